@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from string import Formatter
 from typing import Literal, TypeAlias
 
@@ -28,6 +29,8 @@ from metropolis.types import MetropolisError
 PREVIOUS = "previous"
 """The name of the answer before, in the template of a chain."""
 TOKENS_MAX = 1 << 22
+REQUESTS_MAX = 1 << 20
+"""Of an application."""
 
 Part: TypeAlias = str | int
 """A text, or its number of tokens where only a plan is made."""
@@ -115,8 +118,15 @@ class Application:
     def requests(self) -> dict[str, tuple[NodeRequest, ...]]:
         """All requests by node, in topological order. Raises ApplicationError if one has none."""
         made: dict[str, tuple[NodeRequest, ...]] = {}
+        left = REQUESTS_MAX
         for node in self.order:
-            made[node.name] = tuple(_requests(self, node, made))
+            made[node.name] = tuple(islice(_requests(self, node, made), left + 1))
+            left -= len(made[node.name])
+            if left < 0:
+                raise ApplicationError(
+                    f"{self.name}: the node {node.name!r}: with its requests there are more than "
+                    f"{REQUESTS_MAX:,}; use fewer items or a smaller value of times"
+                )
             if not made[node.name]:
                 raise ApplicationError(
                     f"{self.name}: the node {node.name!r} has no requests: no key occurs in all of "
@@ -274,7 +284,7 @@ def _check_node(where: str, node: Node, names: Iterable[str]) -> None:
     for name in node.inputs:
         if name not in names:
             meant = did_you_mean(name, names)
-            raise ApplicationError(f"{where}: there is no source or node {name!r}{meant}")
+            raise ApplicationError(f"{where}: inputs: there is no source or node {name!r}{meant}")
         if name == node.name:
             raise ApplicationError(
                 f"{where} needs its own answers; for the parts of an item one after another, write "
@@ -284,8 +294,11 @@ def _check_node(where: str, node: Node, names: Iterable[str]) -> None:
         raise ApplicationError(f"{where} names an input twice")
     if node.chain and len(node.inputs) > 1 and node.join == "concatenate":
         raise ApplicationError(f"{where} is a chain, so it has one input, or join = 'each'")
-    if node.times < 1 or (node.max_tokens is not None and node.max_tokens < 1):
-        raise ApplicationError(f"{where}: times and max_tokens must be at least 1")
+    for field, number in (("times", node.times), ("max_tokens", node.max_tokens)):
+        if number is not None and not 1 <= number <= TOKENS_MAX:
+            raise ApplicationError(
+                f"{where}: {field} is {number}; it must lie in [1, {TOKENS_MAX}]"
+            )
     _check_template(where, node)
 
 
@@ -294,13 +307,16 @@ def _check_template(where: str, node: Node) -> None:
         return
     known = {*node.inputs, PREVIOUS} if node.chain else {*node.inputs}
     try:
-        fields = [field for _, field, *_ in Formatter().parse(node.template) if field is not None]
+        parsed = [each[1:] for each in Formatter().parse(node.template) if each[1] is not None]
     except ValueError as error:
         raise ApplicationError(f"{where}: the template is no format: {error}") from error
-    if unknown := [field for field in fields if field not in known]:
-        raise ApplicationError(
-            f"{where}: the template has {{{unknown[0]}}}; it may have "
-            f"{', '.join(f'{{{name}}}' for name in sorted(known))}"
-        )
-    if missing := [name for name in node.inputs if name not in fields]:
+    fields = {field for field, *_ in parsed}
+    for field, spec, conversion in parsed:
+        if field not in known or spec or conversion:
+            mark = f"!{conversion}" if conversion else ""
+            raise ApplicationError(
+                f"{where}: the template has {{{field}{mark}{spec and f':{spec}'}}}; it may have "
+                f"{', '.join(f'{{{name}}}' for name in sorted(known))}; write {{{{ for a brace"
+            )
+    if missing := sorted(known - fields):
         raise ApplicationError(f"{where}: the template lacks {{{missing[0]}}}")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from metropolis.llm.journal import read_journal
 from metropolis.names import did_you_mean
+from metropolis.plan.application import TOKENS_MAX
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 
@@ -30,8 +31,14 @@ class LengthDistribution:
     def of(cls, lengths: Iterable[int] | npt.ArrayLike) -> LengthDistribution:
         """The distribution of the given lengths. Raises MetropolisError without one above 0."""
         values = np.sort(np.asarray([*lengths] if isinstance(lengths, Iterable) else lengths))
-        if not len(values) or values.dtype.kind not in "iu" or values[0] < 1:
-            raise MetropolisError("output lengths must be whole numbers of tokens, from 1")
+        if (
+            not len(values)
+            or values.dtype.kind not in "iu"
+            or not 1 <= values[0] <= values[-1] <= TOKENS_MAX
+        ):
+            raise MetropolisError(
+                f"output lengths must be whole numbers of tokens in [1, {TOKENS_MAX}]"
+            )
         return cls(values.astype(np.int64))
 
     def draw(self, random: np.random.Generator, count: int) -> Counts:
@@ -84,7 +91,7 @@ def read_lengths(path: Path) -> dict[str, LengthDistribution]:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
     except OSError as error:
         raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:
         raise MetropolisError(
             f'{path}: {error}; write {{"NAME": [output tokens, …], …}}'
         ) from error

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
+
+import msgspec
 
 from metropolis._core import InstancePool, Profile, Request
 from metropolis.names import did_you_mean
 from metropolis.sim.architecture import GPUS, Architecture, architectures
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.profiles import profile_of
 from metropolis.types import MetropolisError
+
+GPUS_MAX = 64
+_Cost: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+_Overhead: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class ExecutionPlan(NamedTuple):
@@ -39,12 +47,12 @@ class LoadingTime:
     """
 
     base_s: float = -4.8
-    s_per_gb: float = 1.335
-    least_s: float = 11.0
-    most_s: float = 47.0
-    copy_s: float = 1.4
+    s_per_gb: _Cost = 1.335
+    least_s: _Cost = 11.0
+    most_s: _Cost = 47.0
+    copy_s: _Cost = 1.4
     """More for each further copy: they read the same disk."""
-    parallel_s: float = 4.0
+    parallel_s: _Cost = 4.0
     """More with tensor parallelism, for communication between the GPUs."""
 
     def of(self, weight_bytes: float, plan: ExecutionPlan) -> float:
@@ -58,8 +66,8 @@ class LoadingTime:
 class EngineOverhead:
     """What an engine adds to each iteration, beside the work of the GPUs."""
 
-    iteration_ms: float = 0.0
-    sequence_ms: float = 0.0
+    iteration_ms: _Overhead = 0.0
+    sequence_ms: _Overhead = 0.0
     """For each sequence of the batch."""
 
 
@@ -71,6 +79,8 @@ class Machine:
     gpu: str = "a100-80g"
     shapes: Mapping[str, Architecture] = field(default_factory=architectures)
     """Model -> architecture."""
+    profiles: Mapping[tuple[str, int], Profile] = field(default_factory=dict)
+    """(model, tp) -> profile, for models whose profiles are not derived from the architecture."""
     loading: LoadingTime = LoadingTime()
     loading_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """(model, tp) -> measured loading time, in place of `loading`."""
@@ -83,8 +93,9 @@ class Machine:
                 f"there is no GPU {self.gpu!r}{did_you_mean(self.gpu, GPUS)}; there are "
                 f"{', '.join(GPUS)}"
             )
-        if not 1 <= self.gpus <= 64:
-            raise MetropolisError(f"a machine of {self.gpus} GPUs; it may have 1 to 64")
+        for name, count in (("gpus", self.gpus), ("tp_max", self.tp_max)):
+            if not 1 <= count <= GPUS_MAX:
+                raise MetropolisError(f"{name} is {count}; a machine has 1 to {GPUS_MAX}")
 
     @property
     def nvlink_group(self) -> int:
@@ -157,20 +168,29 @@ class _Plans(dict[str, tuple[ExecutionPlan, ...]]):
 
 
 def _profiles_of(machine: Machine, model: str) -> dict[int, Profile]:
-    shape, found = machine.shape(model), {}
-    longest = Request(shape.context_tokens - 1, 1)
-    tensor_parallel = 1
-    while tensor_parallel <= min(machine.gpus, machine.tp_max):
-        if shape.divides_by(tensor_parallel):
-            try:
-                profile = load_profile(f"{model}/{machine.gpu}-tp{tensor_parallel}")
-                InstancePool.check_fits(profile, longest)
-            except (MetropolisError, ValueError):
-                pass  # too large for so few GPUs
-            else:
-                profile.w_ms += machine.overhead.iteration_ms
-                profile.h_ms += machine.overhead.iteration_ms
-                profile.b_ms += machine.overhead.sequence_ms
-                found[tensor_parallel] = profile
-        tensor_parallel *= 2
+    longest = Request(machine.shape(model).context_tokens - 1, 1)
+    found = {}
+    for tensor_parallel, profile in _candidates(machine, model):
+        profile.w_ms += machine.overhead.iteration_ms
+        profile.h_ms += machine.overhead.iteration_ms
+        profile.b_ms += machine.overhead.sequence_ms
+        try:
+            InstancePool.check_fits(profile, longest)
+        except ValueError:
+            continue  # too large for so few GPUs
+        found[tensor_parallel] = profile
     return found
+
+
+def _candidates(machine: Machine, model: str) -> Iterable[tuple[int, Profile]]:
+    """Tensor parallelism and a profile, where the weights fit."""
+    shape, tensor_parallel_max = machine.shape(model), min(machine.gpus, machine.tp_max)
+    own = {tp: profile for (name, tp), profile in machine.profiles.items() if name == model}
+    if own:
+        yield from ((tp, copy(own[tp])) for tp in sorted(own) if tp <= tensor_parallel_max)
+        return
+    tensor_parallel = 1
+    while tensor_parallel <= tensor_parallel_max and shape.divides_by(tensor_parallel):
+        with suppress(MetropolisError):
+            yield tensor_parallel, profile_of(shape, machine.gpu, tensor_parallel)
+        tensor_parallel *= 2

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from metropolis.durable import write_atomically
-from metropolis.plan.machine import ExecutionPlan
+from metropolis.plan.machine import GPUS_MAX, ExecutionPlan
 from metropolis.plan.placement import Gpus
 from metropolis.plan.timeline import Boundary, Moment, Outlook, PlannedStage, Timeline
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis schedule"
 VERSION = 1
+IN_RUN = "run.json"
+"""The file with the planned and the actual stages in the folder of a run."""
+SECONDS_MAX = 1e9
 
 
 class StageNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +80,15 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     schedule: Schedule
 
 
+class _AnyFile(msgspec.Struct):
+    """A schedule file, or that of a run; other fields are ignored."""
+
+    application: str
+    schedule: Schedule | None = None
+    planned: Schedule | None = None
+    actual: Schedule | None = None
+
+
 def stage_of(outlook: Outlook, before: Moment, boundary: Boundary | None = None) -> ScheduleStage:
     """The stage that an outlook describes; `before`: the moment without it."""
     nodes = {}
@@ -117,12 +130,7 @@ def write_schedule(path: Path, application: str, schedule: Schedule) -> None:
 def read_schedule(path: Path, application: str) -> Schedule:
     """The schedule in a file. Raises MetropolisError on a damaged one, or one of another app."""
     repair = f"make it again with: metropolis plan show {application} --out {path}"
-    try:
-        content = msgspec.json.decode(path.read_bytes(), type=_File)
-    except OSError as error:
-        raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise MetropolisError(f"{path} is no schedule: {error}; {repair}") from error
+    content = _decoded(path, _File, repair)
     if (content.format, content.version) != (FORMAT, VERSION):
         raise MetropolisError(f"{path} is no {FORMAT} of version {VERSION}; {repair}")
     if content.application != application:
@@ -130,3 +138,63 @@ def read_schedule(path: Path, application: str) -> Schedule:
             f"{path} is a schedule of the application {content.application!r}; {repair}"
         )
     return content.schedule
+
+
+def read_schedules(path: Path) -> tuple[str, dict[str, Schedule]]:
+    """The application and the schedules, by title, in a schedule file or the folder of a run.
+
+    Raises MetropolisError on a damaged file, or one without schedules.
+    """
+    if path.is_dir():
+        path /= IN_RUN
+    hint = "name an application (.toml), a schedule or the folder of a run"
+    content = _decoded(path, _AnyFile, hint)
+    found = {
+        title: schedule
+        for title, schedule in (
+            (content.schedule and f"{content.schedule.method}, estimate", content.schedule),
+            ("planned, estimate", content.planned),
+            ("actual", content.actual),
+        )
+        if title and schedule is not None
+    }
+    if not found:
+        raise MetropolisError(f"{path} has no schedule; {hint}")
+    return content.application, found
+
+
+_Content = TypeVar("_Content", bound=msgspec.Struct)
+
+
+def _decoded(path: Path, kind: type[_Content], hint: str) -> _Content:
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise MetropolisError(f"{path} cannot be read: {error.strerror}; {hint}") from error
+    except (ValueError, RecursionError) as error:
+        raise MetropolisError(f"{path} is no schedule: {error}; {hint}") from error
+    for schedule in msgspec.structs.astuple(content):
+        if isinstance(schedule, Schedule):
+            for number, stage in enumerate(schedule.stages, 1):
+                _check_stage(f"{path}: stage {number}", stage)
+    return content
+
+
+def _check_stage(where: str, stage: ScheduleStage) -> None:
+    if not 0 <= stage.begins_s <= stage.ends_s <= SECONDS_MAX:
+        raise MetropolisError(
+            f"{where} lasts from {stage.begins_s} to {stage.ends_s} s; a stage begins at 0 s or "
+            "later, and ends after that"
+        )
+    used = [gpu for node in stage.nodes.values() for copy in node.gpus for gpu in copy]
+    if len(set(used)) < len(used) or any(not 0 <= gpu < GPUS_MAX for gpu in used):
+        raise MetropolisError(
+            f"{where}: the GPUs {used} are no different numbers in [0, {GPUS_MAX - 1}]"
+        )
+    for name, node in stage.nodes.items():
+        if not name.isidentifier():
+            raise MetropolisError(f"{where}: {name!r} is not the name of a node")
+        if [len(copy) for copy in node.gpus] != [node.tp] * node.dp or not node.dp:
+            raise MetropolisError(
+                f"{where}: {name!r} has the plan {node.plan} and the GPUs {node.gpus}"
+            )

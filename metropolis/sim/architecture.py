@@ -27,6 +27,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -40,17 +41,25 @@ _RESERVED_BYTES = 1.75e9
 """For activations and graphs, as in the measured profiles."""
 
 
+_Billions: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e5)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+
+
 class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The shape of a model; see `architectures.toml`."""
 
-    parameters: float
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    context_tokens: int
-    active_parameters: float | None = None
-    head_values: int | None = None
+    parameters: _Billions
+    layers: _Count
+    hidden: _Count
+    heads: _Count
+    kv_heads: _Count
+    context_tokens: Annotated[int, msgspec.Meta(ge=2, le=1 << 22)]
+    active_parameters: _Billions | None = None
+    head_values: _Count | None = None
+
+    def __post_init__(self) -> None:
+        if self._head_values < 1:
+            raise ValueError(f"{self.heads} heads are more than hidden = {self.hidden}")
 
     @property
     def weight_bytes(self) -> float:

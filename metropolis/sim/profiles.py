@@ -21,10 +21,18 @@ from typing import Any
 from metropolis._core import InstancePool, Profile
 from metropolis.names import did_you_mean
 from metropolis.reuse.base import CacheShape
-from metropolis.sim.architecture import GPUS, architectures, derived_profile
+from metropolis.sim.architecture import GPUS, Architecture, architectures, derived_profile
 from metropolis.types import MetropolisError
 
-__all__ = ["Profile", "ProfileEntry", "load_entry", "load_profile", "profile_names"]
+__all__ = [
+    "Profile",
+    "ProfileEntry",
+    "load_entry",
+    "load_profile",
+    "profile_names",
+    "profile_of",
+    "read_toml",
+]
 
 FOLDER = Path(__file__).parent / "profiles"
 
@@ -98,7 +106,7 @@ class ProfileEntry:
 def profile_names() -> list[str]:
     """Names of the package's profiles, sorted."""
     return sorted(
-        f"{path.stem}/{table}" for path in FOLDER.glob("*.toml") for table in _read_toml(path)
+        f"{path.stem}/{table}" for path in FOLDER.glob("*.toml") for table in read_toml(path)
     )
 
 
@@ -130,6 +138,15 @@ def load_entry(name_or_path: str | Path) -> ProfileEntry:
     return _entry_of_file(FOLDER / f"{file}.toml", table, name)
 
 
+def profile_of(architecture: Architecture, gpu: str, tensor_parallel: int) -> Profile:
+    """The profile derived from an architecture, on GPUs of that name in `GPUS`.
+
+    Raises MetropolisError if the heads cannot be divided or the memory does not suffice.
+    """
+    measured = [load_profile(name) for name in ("llama-3-8b/a100", "llama-3-70b/a100-tp4")]
+    return derived_profile(architecture, GPUS[gpu], tensor_parallel, *measured)
+
+
 def _derived(model: str, table: str) -> ProfileEntry | None:
     """The profile of an architecture; None if the name is not of that form."""
     gpu, mark, count = table.rpartition("-tp")
@@ -138,9 +155,8 @@ def _derived(model: str, table: str) -> ProfileEntry | None:
     architecture, tensor_parallel = architectures()[model], int(count)
     if not 1 <= tensor_parallel <= architecture.heads:
         raise MetropolisError(f"{model}/{table}: write -tp1 to -tp{architecture.heads}")
-    measured = [load_profile(name) for name in ("llama-3-8b/a100", "llama-3-70b/a100-tp4")]
     try:
-        profile = derived_profile(architecture, GPUS[gpu], tensor_parallel, *measured)
+        profile = profile_of(architecture, gpu, tensor_parallel)
     except MetropolisError as error:
         raise MetropolisError(f"{model}/{table}: {error}") from error
     return ProfileEntry(
@@ -157,7 +173,7 @@ def _derived(model: str, table: str) -> ProfileEntry | None:
 
 
 def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:
-    content = _read_toml(path)
+    content = read_toml(path)
     tables = [key for key, value in content.items() if isinstance(value, dict)]
     if not tables and not table:
         return _entry(content, name, f"{path}")
@@ -220,10 +236,11 @@ def _check_field(field: str, value: Any, where: str) -> None:
         )
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file. Raises MetropolisError if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of bytes, and of endless numbers
         raise MetropolisError(f"{path} is not a TOML file: {error}") from error

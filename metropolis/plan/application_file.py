@@ -1,0 +1,207 @@
+"""An application as a TOML file; docs/plan.md describes the format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from metropolis.names import check_name
+from metropolis.plan.application import Application, Node
+from metropolis.plan.lengths import (
+    LengthDistribution,
+    Lengths,
+    lengths_for,
+    lengths_of_journal,
+    lengths_of_trace,
+    read_lengths,
+)
+from metropolis.plan.machine import EngineOverhead, LoadingTime, Machine
+from metropolis.plan.sources import Traces, items_of
+from metropolis.plan.toml_table import Table
+from metropolis.sim.architecture import Architecture, architectures
+from metropolis.sim.profiles import Profile, load_profile
+
+
+@dataclass(frozen=True)
+class LoadedApplication:
+    """What an application's file describes."""
+
+    application: Application
+    lengths: Lengths
+    machine: Machine
+    engines: Mapping[str, Mapping[str, str]]
+    """Model -> the fields of its table `[engines.MODEL]`: how its engines are started."""
+
+
+class _Head(msgspec.Struct):
+    name: str
+
+
+class _FileLengths(msgspec.Struct):
+    file: str
+    name: str | None = None
+
+
+class _TraceLengths(msgspec.Struct):
+    trace: str
+    model: str | None = None
+    function: str | None = None
+
+
+class _JournalLengths(msgspec.Struct):
+    journal: str
+    function: str
+
+
+class _GivenLengths(msgspec.Struct):
+    values: list[int]
+
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class _NodeTable(msgspec.Struct):
+    """The fields of Node, with one input as a text."""
+
+    model: str
+    inputs: str | tuple[str, ...]
+    template: str | None = None
+    join: Literal["concatenate", "each"] = "concatenate"
+    chain: bool = False
+    results: Literal["last", "all"] = "last"
+    times: int = 1
+    max_tokens: int | None = None
+    lengths: str | None = None
+
+
+class _MachineHead(msgspec.Struct):
+    gpus: int = 8
+    gpu: str = "a100-80g"
+    tp_max: int = 8
+
+
+def read_application(path: Path) -> LoadedApplication:
+    """The application in a file.
+
+    Raises MetropolisError on any fault, in a sentence that names the file, the table and the field.
+    """
+    top, traces = Table.of_file(path), Traces()
+    sources, nodes, lengths = (top.take_all(each) for each in ("sources", "nodes", "lengths"))
+    models, engines, machine_table = (
+        top.take_all("models"),
+        top.take_all("engines"),
+        top.take("machine"),
+    )
+    head = top.read(_Head)
+    machine = _machine(machine_table, models)
+    items = {name: items_of(table, traces) for name, table in sources.items()}
+    made = tuple(_node(name, table, machine) for name, table in nodes.items())
+    with top.located():
+        application = Application(head.name, items, made)
+    loaded = LoadedApplication(
+        application,
+        {name: _lengths(name, table, traces) for name, table in lengths.items()},
+        machine,
+        {name: table.read_all(str) for name, table in engines.items()},
+    )
+    for name, table in engines.items():
+        with table.located():
+            check_name("model of this application", name, application.models)
+    _check_lengths(loaded, nodes)
+    return loaded
+
+
+def _node(name: str, table: Table, machine: Machine) -> Node:
+    node = table.read(_NodeTable)
+    with table.located("model"):
+        machine.plans(node.model)
+    inputs = (node.inputs,) if isinstance(node.inputs, str) else node.inputs
+    return Node(name, **{**msgspec.structs.asdict(node), "inputs": inputs})
+
+
+def _check_lengths(loaded: LoadedApplication, nodes: Mapping[str, Table]) -> None:
+    """Every request's length is known, or can be drawn."""
+    for name, requests in loaded.application.requests().items():
+        node, table = loaded.application.node(name), nodes[name]
+        if any(request.output_tokens is None for request in requests):
+            with table.located("lengths"):
+                lengths_for(loaded.lengths, node.lengths or node.model, "no output_tokens")
+
+
+def _lengths(name: str, table: Table, traces: Traces) -> LengthDistribution:
+    kinds = {
+        "file": _FileLengths,
+        "trace": _TraceLengths,
+        "journal": _JournalLengths,
+        "values": _GivenLengths,
+    }
+    match table.read_one_of(kinds):
+        case _GivenLengths(values):
+            with table.located("values"):
+                return LengthDistribution.of(values)
+        case _FileLengths(file, chosen):
+            path = table.existing(file, "file")
+            with table.located("file"):
+                return lengths_for(read_lengths(path), chosen or name, file)
+        case _JournalLengths(journal, function):
+            path = table.existing(journal, "journal")
+            with table.located("journal"):
+                return lengths_for(lengths_of_journal(path), f":{function}", journal)
+        case _TraceLengths(trace, model, function):
+            if not (model or function):
+                raise table.error("lacks model, function or both, whose calls it takes")
+            path = table.existing(trace, "trace")
+            with table.located("trace"):
+                chosen = f"{model or ''}{f':{function}' if function else ''}"
+                return lengths_for(lengths_of_trace(traces[path]), chosen, trace)
+    raise AssertionError(name)
+
+
+def _machine(table: Table, models: Mapping[str, Table]) -> Machine:
+    loading = table.take("loading").read(LoadingTime)
+    loading_s = table.take("loading_s")
+    overhead = table.take("overhead").read(EngineOverhead)
+    head = table.read(_MachineHead)
+    shapes, profiles = dict(architectures()), dict[tuple[str, int], Profile]()
+    for name, model in models.items():
+        profiles |= {(name, tp): each for tp, each in _profiles(model.take("profiles")).items()}
+        if model or name not in shapes:
+            shapes[name] = model.read(Architecture)
+    with table.located():
+        return Machine(
+            **msgspec.structs.asdict(head),
+            shapes=shapes,
+            profiles=profiles,
+            loading=loading,
+            loading_s=_loading_s(loading_s, shapes),
+            overhead=overhead,
+        )
+
+
+def _profiles(table: Table) -> dict[int, Profile]:
+    """The profiles of a model by tensor parallelism."""
+    found = {}
+    for field, name in table.read_all(str).items():
+        if not re.fullmatch(r"[1-9]\d?", field):
+            raise table.error("should be a number of GPUs, the degree of tensor parallelism", field)
+        with table.located(field):
+            path = f"{table.path.parent / name}" if ".toml" in name else name
+            found[int(field)] = load_profile(path)
+    return found
+
+
+def _loading_s(table: Table, shapes: Mapping[str, Architecture]) -> dict[tuple[str, int], float]:
+    found = {}
+    for field, seconds in table.read_all(Seconds).items():
+        match = re.fullmatch(r"(.+) tp([1-9]\d?)", field)
+        if match is None:
+            raise table.error('is no model with a degree, like "vicuna-13b tp2"', field)
+        with table.located(field):
+            check_name("model", match[1], shapes)
+        found[match[1], int(match[2])] = seconds
+    return found
