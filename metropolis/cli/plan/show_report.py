@@ -14,7 +14,7 @@ from metropolis.cli.terminal import printable
 from metropolis.plan.application_file import LoadedApplication
 from metropolis.plan.comparison import MethodResult
 from metropolis.plan.gantt import gantt_text, legend, nodes_of
-from metropolis.plan.placement import Gpus
+from metropolis.plan.placement import shown_gpus
 from metropolis.plan.schedule import Schedule, ScheduleStage
 from metropolis.plan.workload import Workload
 
@@ -57,7 +57,7 @@ def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]
     for stage in schedule.stages:
         rows: list[tuple[str, ...]] = [
             (
-                name, printable(models.get(name, "")), f"{node.dp} x {node.tp}", _gpus(node.gpus),
+                name, printable(models.get(name, "")), f"{node.dp} x {node.tp}", shown_gpus(node.gpus),
                 f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else "",
                 _end(name, stage),
             )
@@ -147,16 +147,6 @@ def as_json(
             for result in results
         ],
     }
-
-
-def _gpus(gpus: Gpus) -> str:
-    """The GPUs of each copy, for instance "0-1 2-3"."""
-    return " ".join(
-        f"{copy[0]}-{copy[-1]}"
-        if len(copy) > 1 and copy == tuple(range(copy[0], copy[-1] + 1))
-        else ",".join(map(str, copy))
-        for copy in gpus
-    )
 
 
 def _table(*headings: str) -> Table:
