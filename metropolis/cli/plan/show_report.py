@@ -55,15 +55,11 @@ def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]
     """
     table = _table("/from s", "/to s", "node", "model", "dp x tp", "GPUs", "/loads s", "ends")
     for stage in schedule.stages:
-        rows: list[tuple[str, ...]] = [
-            (
-                name, printable(models.get(name, "")), f"{node.dp} x {node.tp}", shown_gpus(node.gpus),
-                f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else "",
-                _end(name, stage),
-            )
+        rows = [
+            _stage_row(name, printable(models.get(name, "")), stage)
             for name, node in stage.nodes.items()
             if node.loads or _end(name, stage)
-        ]  # fmt: skip
+        ]
         if continuing := len(stage.nodes) - len(rows):
             rows.append((f"{continuing} continue{'s' * (continuing == 1)}", *[""] * 5))
         for number, row in enumerate(rows):
@@ -71,6 +67,13 @@ def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]
             table.add_row(*times, *row)
     console.print(table)
     console.print()
+
+
+def _stage_row(name: str, model: str, stage: ScheduleStage) -> tuple[str, ...]:
+    node = stage.nodes[name]
+    loads_s = f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else ""
+    plan = f"{node.dp} x {node.tp}"
+    return name, model, plan, shown_gpus(node.gpus), loads_s, _end(name, stage)
 
 
 def _end(name: str, stage: ScheduleStage) -> str:
