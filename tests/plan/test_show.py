@@ -27,6 +27,7 @@ from metropolis.plan.schedule import (
     StageNode,
     read_schedule,
     read_schedules,
+    write_schedule,
 )
 from metropolis.plan.search.methods import METHODS, search
 from metropolis.plan.simulated_run import simulate_run
