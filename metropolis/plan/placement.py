@@ -17,6 +17,16 @@ Gpus: TypeAlias = tuple[tuple[int, ...], ...]
 """The GPUs of each copy."""
 
 
+def shown_gpus(gpus: Gpus) -> str:
+    """The GPUs of each copy, for instance "0-1 2-3"."""
+    return " ".join(
+        f"{copy[0]}-{copy[-1]}"
+        if len(copy) > 1 and copy == tuple(range(copy[0], copy[-1] + 1))
+        else ",".join(map(str, copy))
+        for copy in gpus
+    )
+
+
 def place(
     gpus: int,
     group: int,

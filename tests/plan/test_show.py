@@ -27,10 +27,11 @@ from metropolis.plan.schedule import (
     StageNode,
     read_schedule,
     read_schedules,
+    write_schedule,
 )
 from metropolis.plan.search.methods import METHODS, search
 from metropolis.plan.simulated_run import simulate_run
-from metropolis.plan.timeline import Timeline
+from metropolis.plan.timeline import Boundary, Timeline
 from metropolis.plan.workload import columns_of, drawn
 from metropolis.types import MetropolisError
 
@@ -208,6 +209,26 @@ def test_a_damaged_schedule_ends_in_a_sentence(
     except MetropolisError:
         return
     assert show(path)[0] == 0
+
+
+def test_how_a_stage_ends_is_told(show: Show, tmp_path: Path) -> None:
+    """By a node that finishes, or one with few open requests; a reloaded node is told as such."""
+
+    def node(gpu: int, loads: bool, finishes: bool) -> StageNode:
+        return StageNode(1, 1, ((gpu,),), loads, 1.0, finishes)
+
+    first = {"a": node(0, True, False), "b": node(1, True, False), "c": node(2, True, False)}
+    second = {"a": node(0, False, True), "c": node(2, False, False)}
+    stages = (
+        ScheduleStage(0.0, 2.0, first, Boundary("b", 1500)),
+        ScheduleStage(2.0, 3.0, second),
+    )
+    path = tmp_path / "schedule.json"
+    write_schedule(path, "app", Schedule("ours", stages))
+    rows = [line.split() for line in show(path)[1].splitlines()]
+    assert ["b", "1", "x", "1", "1", "1.0", "1,500", "open"] in rows
+    assert ["2.0", "3.0", "a", "1", "x", "1", "0", "finished"] in rows
+    assert ["1", "continues"] in rows
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from metropolis.cli.terminal import printable
 from metropolis.plan.application_file import LoadedApplication
 from metropolis.plan.comparison import MethodResult
 from metropolis.plan.gantt import gantt_text, legend, nodes_of
-from metropolis.plan.placement import Gpus
+from metropolis.plan.placement import shown_gpus
 from metropolis.plan.schedule import Schedule, ScheduleStage
 from metropolis.plan.workload import Workload
 
@@ -55,15 +55,11 @@ def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]
     """
     table = _table("/from s", "/to s", "node", "model", "dp x tp", "GPUs", "/loads s", "ends")
     for stage in schedule.stages:
-        rows: list[tuple[str, ...]] = [
-            (
-                name, printable(models.get(name, "")), f"{node.dp} x {node.tp}", _gpus(node.gpus),
-                f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else "",
-                _end(name, stage),
-            )
+        rows = [
+            _stage_row(name, printable(models.get(name, "")), stage)
             for name, node in stage.nodes.items()
             if node.loads or _end(name, stage)
-        ]  # fmt: skip
+        ]
         if continuing := len(stage.nodes) - len(rows):
             rows.append((f"{continuing} continue{'s' * (continuing == 1)}", *[""] * 5))
         for number, row in enumerate(rows):
@@ -71,6 +67,13 @@ def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]
             table.add_row(*times, *row)
     console.print(table)
     console.print()
+
+
+def _stage_row(name: str, model: str, stage: ScheduleStage) -> tuple[str, ...]:
+    node = stage.nodes[name]
+    loads_s = f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else ""
+    plan = f"{node.dp} x {node.tp}"
+    return name, model, plan, shown_gpus(node.gpus), loads_s, _end(name, stage)
 
 
 def _end(name: str, stage: ScheduleStage) -> str:
@@ -147,16 +150,6 @@ def as_json(
             for result in results
         ],
     }
-
-
-def _gpus(gpus: Gpus) -> str:
-    """The GPUs of each copy, for instance "0-1 2-3"."""
-    return " ".join(
-        f"{copy[0]}-{copy[-1]}"
-        if len(copy) > 1 and copy == tuple(range(copy[0], copy[-1] + 1))
-        else ",".join(map(str, copy))
-        for copy in gpus
-    )
 
 
 def _table(*headings: str) -> Table:
