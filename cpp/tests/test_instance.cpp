@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -230,12 +231,30 @@ TEST_CASE("with multi-step scheduling a sequence leaves at the next decision") {
 TEST_CASE("a closed loop respects its concurrency") {
   const std::vector<double> arrival_sim_s(50, 0.0);
   const std::vector<std::int32_t> prompt(50, 8), output(50, 3);
-  const Workload workload{arrival_sim_s, prompt, output, {}, {}, {}};
+  const Workload workload{arrival_sim_s, prompt, output, {}, {}, {}, {}};
   const auto result = run_workload(token_counter(1000), {}, workload, {.concurrency = 1});
   for (std::size_t i = 1; i < 50; ++i) {
     CHECK(result.submitted_sim_s[i] == result.last_token_sim_s[i - 1]);
   }
   CHECK(result.last_token_sim_s.back() == doctest::Approx(50 * 0.010).epsilon(1e-12));
+}
+
+TEST_CASE("a child is submitted when its parent is complete, until the simulation ends") {
+  const std::vector<double> arrival_sim_s(3, 0.0);
+  const std::vector<std::int32_t> prompt(3, 8), output(3, 3);
+  const std::vector<std::int64_t> parent{-1, 0, 1};
+  const Workload workload{arrival_sim_s, prompt, output, {}, {}, {}, parent};
+  const auto whole = run_workload(token_counter(1000), {}, workload);
+  CHECK(whole.submitted_sim_s[1] == whole.last_token_sim_s[0]);
+  CHECK(whole.submitted_sim_s[2] == whole.last_token_sim_s[1]);
+  const auto cut =
+      run_workload(token_counter(1000), {}, workload,
+                   {.until_sim_s = (whole.last_token_sim_s[0] + whole.last_token_sim_s[1]) / 2});
+  CHECK(cut.last_token_sim_s[0] == whole.last_token_sim_s[0]);
+  CHECK(std::isinf(cut.last_token_sim_s[1]));
+  CHECK(cut.instance[1] == -1);
+  CHECK(std::isinf(cut.submitted_sim_s[2]));
+  CHECK(cut.generated_tokens[2] == 0);
 }
 
 TEST_CASE("random workloads give the same completions, whole or in slices") {

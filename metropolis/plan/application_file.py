@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -60,6 +60,9 @@ class _JournalLengths(msgspec.Struct):
 
 class _GivenLengths(msgspec.Struct):
     values: list[int]
+
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _NodeTable(msgspec.Struct):
@@ -194,7 +197,7 @@ def _profiles(table: Table) -> dict[int, Profile]:
 
 def _loading_s(table: Table, shapes: Mapping[str, Architecture]) -> dict[tuple[str, int], float]:
     found = {}
-    for field, seconds in table.read_all(float).items():
+    for field, seconds in table.read_all(Seconds).items():
         match = re.fullmatch(r"(.+) tp([1-9]\d?)", field)
         if match is None:
             raise table.error('is no model with a degree, like "vicuna-13b tp2"', field)

@@ -42,12 +42,13 @@ def compare(
     draws: int,
     seed: int,
     advance: Callable[[int], None] = lambda _: None,
+    describe: Callable[[str], None] = lambda _: None,
 ) -> tuple[Workload, list[MethodResult]]:
     """The workload that is planned for, and a result for each method.
 
     Every method is judged by the same `draws` workloads. `advance` is called with 1 after each
-    search and after each workload. Raises MetropolisError if a draw does not fit the context of its
-    model.
+    search and after each workload, `describe` with what comes next. Raises MetropolisError if a
+    draw does not fit the context of its model.
     """
     columns = columns_of(loaded.application)
 
@@ -58,10 +59,12 @@ def compare(
     planned = workload(seed)
     schedules, search_s = list[Schedule](), list[float]()
     for method in methods:
+        describe(f"search {method}")
         begun_s = perf_counter()
         schedules.append(search(Timeline(loaded.machine, planned), method))
         search_s.append(perf_counter() - begun_s)
         advance(1)
+    describe("simulated runs")
     runs_s: list[list[float]] = [[] for _ in methods]
     for draw in range(draws):
         timeline = Timeline(loaded.machine, workload(seed, draw + 1))

@@ -1,6 +1,7 @@
 """The dynamic scheduler of the running phase (SamuLLM §4.3).
 
-Models may finish in another order than planned. When one finishes, the next stage begins:
+Models may finish in another order than planned. When one finishes, or the stage's boundary is
+reached, the next stage begins:
 
 1. A running model with the same plan in the next stage goes on, as does one in none of the stages
    to come.
@@ -15,37 +16,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from metropolis.plan.timeline import Stage
+from metropolis.plan.timeline import Boundary, PlannedStage, Stage
 
 
 class Follower:
     """Chooses what runs, by a schedule and by what has finished."""
 
-    def __init__(self, stages: Sequence[Stage], fits: Callable[[Stage], bool]) -> None:
+    def __init__(self, stages: Sequence[PlannedStage], fits: Callable[[Stage], bool]) -> None:
         """`fits`: whether these models can run now, on the GPUs and by their needs."""
         self._stages, self._fits = stages, fits
         self._next = 0
         """The index of the stage that begins next."""
         self._is_waiting = False
         """Whether a model of the stage before has not started."""
+        self._is_over = False
+
+    @property
+    def boundary(self) -> Boundary | None:
+        """That of the current stage."""
+        return None if self._is_over else self._stages[self._next - 1].boundary
 
     def next_stage(self, unfinished: Collection[str], running: Stage) -> Stage:
-        """What runs from now on; call it at the start and whenever a node has finished."""
+        """What runs from now on; call it at the start, and whenever a node has finished or the
+        boundary is reached."""
         running = {name: plan for name, plan in running.items() if name in unfinished}
         index = self._next - self._is_waiting
         while index < len(self._stages):
-            planned = self._stages[index]
+            planned = self._stages[index].plans
             stage, self._is_waiting = self._begun(index, unfinished, running)
             self._next = index = index + 1
             starts = any(running.get(name) != plan for name, plan in stage.items())
             is_whole = all(name in unfinished for name in planned)
             if stage and (starts or self._is_waiting or is_whole):
                 return stage
+        self._is_over = True
         return self._rest(unfinished, running)
 
     def _begun(self, index: int, unfinished: Collection[str], running: Stage) -> tuple[Stage, bool]:
-        wanted = {name: p for name, p in self._stages[index].items() if name in unfinished}
-        later = {name for stage in self._stages[index:] for name in stage}
+        wanted = {name: p for name, p in self._stages[index].plans.items() if name in unfinished}
+        later = {name for stage in self._stages[index:] for name in stage.plans}
         stage: Stage = {
             name: plan
             for name, plan in running.items()
@@ -64,6 +73,6 @@ class Follower:
 
     def _rest(self, unfinished: Collection[str], running: Stage) -> Stage:
         """After the last stage: what runs goes on, and the others follow with their last plans."""
-        last = {name: plan for stage in self._stages for name, plan in stage.items()}
+        last = {name: plan for stage in self._stages for name, plan in stage.plans.items()}
         rest = {name: plan for name, plan in last.items() if name in unfinished}
         return self._with(running, rest)

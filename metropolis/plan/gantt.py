@@ -94,12 +94,13 @@ def legend(nodes: Sequence[str], width: int) -> Text:
     entries = [(_letter(index), _style(index), name) for index, name in enumerate(nodes)]
     text, column = Text(), 0
     for mark, style, name in (*entries, (LOADING, "", "loading"), (IDLE, "", "idle")):
-        size = len(mark) + len(name) + 4
-        if column and column + size > width:
-            text.append("\n")
+        size = len(f"   {mark} {name}")
+        if column + size > width:
             column = 0
+            text.append("\n")
+        text.append("   " if column else "")
         text.append(mark, style)
-        text.append(f" {name}   ")
+        text.append(f" {name}")
         column += size
     return text
 

@@ -18,6 +18,7 @@ from metropolis.sim.profiles import profile_of
 from metropolis.types import MetropolisError
 
 GPUS_MAX = 64
+_Cost: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 _Overhead: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
@@ -38,23 +39,27 @@ class ExecutionPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadingTime:
-    """Seconds to start a model: `base_s`, and more for each GB of weights on a GPU.
+    """Seconds to start a model, by the weights on a GPU.
 
-    The defaults fit SamuLLM's figures: 11 s is its least (§5.1), for the smallest model, 12.5 GB;
-    30 s are its estimate for vicuna-13b, 26 GB (§2); the most is 47 s. Estimates.
+    The defaults are estimates, a line through two of SamuLLM's times: about 12 s for chatglm3-6b
+    (12.5 GB), by §5.1's times of 1,000 and 10,000 requests, and 30 s for vicuna-13b (26 GB, §2). A
+    copy more takes 1.4 s, by the same times on 8 GPUs. The paper's least and most are 11 and 47 s.
     """
 
-    base_s: float = 0.0
-    s_per_gb: float = 1.16
-    least_s: float = 11.0
-    most_s: float = 47.0
-    parallel_s: float = 4.0
+    base_s: float = -4.8
+    s_per_gb: _Cost = 1.335
+    least_s: _Cost = 11.0
+    most_s: _Cost = 47.0
+    copy_s: _Cost = 1.4
+    """More for each further copy: they read the same disk."""
+    parallel_s: _Cost = 4.0
     """More with tensor parallelism, for communication between the GPUs."""
 
-    def of(self, weight_bytes: float, tensor_parallel: int) -> float:
-        """Seconds until a model on that many GPUs can answer."""
-        read_s = self.base_s + self.s_per_gb * weight_bytes / tensor_parallel / 1e9
-        return min(self.most_s, max(self.least_s, read_s) + (tensor_parallel > 1) * self.parallel_s)
+    def of(self, weight_bytes: float, plan: ExecutionPlan) -> float:
+        """Seconds until a model with that plan can answer."""
+        read_s = self.base_s + self.s_per_gb * weight_bytes / plan.tp / 1e9
+        one_s = max(self.least_s, read_s) + (plan.tp > 1) * self.parallel_s
+        return min(self.most_s, one_s + (plan.dp - 1) * self.copy_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class Machine:
         """Seconds to start a model; its copies start at the same time."""
         if (measured := self.loading_s.get((model, plan.tp))) is not None:
             return measured
-        return self.loading.of(self.shape(model).weight_bytes, plan.tp)
+        return self.loading.of(self.shape(model).weight_bytes, plan)
 
     def plans(self, model: str) -> tuple[ExecutionPlan, ...]:
         """The valid plans, by GPUs: the weights and a sequence of the model's context fit (§3).

@@ -11,7 +11,7 @@ import msgspec
 from metropolis.durable import write_atomically
 from metropolis.plan.machine import GPUS_MAX, ExecutionPlan
 from metropolis.plan.placement import Gpus
-from metropolis.plan.timeline import Moment, Outlook, Stage, Timeline
+from metropolis.plan.timeline import Boundary, Moment, Outlook, PlannedStage, Timeline
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis schedule"
@@ -47,11 +47,13 @@ class ScheduleStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     begins_s: float
     ends_s: float
     nodes: dict[str, StageNode]
+    boundary: Boundary | None = None
+    """When it ends if no node finishes before."""
 
     @property
-    def stage(self) -> Stage:
-        """Node -> plan."""
-        return {name: node.plan for name, node in self.nodes.items()}
+    def planned(self) -> PlannedStage:
+        """What is to run, and until when."""
+        return PlannedStage({name: each.plan for name, each in self.nodes.items()}, self.boundary)
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,9 +68,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.stages[-1].ends_s if self.stages else 0.0
 
     @property
-    def plans(self) -> tuple[Stage, ...]:
-        """Node -> plan, for each stage."""
-        return tuple(each.stage for each in self.stages)
+    def planned(self) -> tuple[PlannedStage, ...]:
+        """What is to run, for each stage."""
+        return tuple(each.planned for each in self.stages)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,7 +89,7 @@ class _AnyFile(msgspec.Struct):
     actual: Schedule | None = None
 
 
-def stage_of(outlook: Outlook, before: Moment) -> ScheduleStage:
+def stage_of(outlook: Outlook, before: Moment, boundary: Boundary | None = None) -> ScheduleStage:
     """The stage that an outlook describes; `before`: the moment without it."""
     nodes = {}
     for name, prediction in outlook.predictions.items():
@@ -99,20 +101,20 @@ def stage_of(outlook: Outlook, before: Moment) -> ScheduleStage:
             loaded_s=started.loaded_s,
             finishes=prediction.finished_s <= outlook.ends_s,
         )
-    return ScheduleStage(outlook.moment.time_s, outlook.ends_s, nodes)
+    return ScheduleStage(outlook.moment.time_s, outlook.ends_s, nodes, boundary)
 
 
-def simulated(timeline: Timeline, method: str, stages: Sequence[Stage]) -> Schedule:
-    """The schedule of a sequence of stages, each of which ends when its first node finishes.
+def simulated(timeline: Timeline, method: str, stages: Sequence[PlannedStage]) -> Schedule:
+    """The schedule of a sequence of stages.
 
     Raises MetropolisError if a stage does not fit, finishes no node, or nodes are left over.
     """
     moment, passed = timeline.start(), list[ScheduleStage]()
-    for number, stage in enumerate(stages, 1):
-        outlook = timeline.outlook(moment, stage)
+    for number, (plans, boundary) in enumerate(stages, 1):
+        outlook = timeline.outlook(moment, plans, boundary)
         if outlook is None or outlook.ends_s == float("inf"):
             raise MetropolisError(f"stage {number} does not fit on the GPUs or never ends")
-        passed.append(stage_of(outlook, moment))
+        passed.append(stage_of(outlook, moment, boundary))
         moment = timeline.after(outlook)
     if moment.unfinished:
         raise MetropolisError(f"the stages leave {', '.join(sorted(moment.unfinished))} unfinished")
@@ -168,7 +170,7 @@ def _decoded(path: Path, kind: type[_Content], hint: str) -> _Content:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
-        raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
+        raise MetropolisError(f"{path} cannot be read: {error.strerror}; {hint}") from error
     except (ValueError, RecursionError) as error:
         raise MetropolisError(f"{path} is no schedule: {error}; {hint}") from error
     for schedule in msgspec.structs.astuple(content):
@@ -190,6 +192,8 @@ def _check_stage(where: str, stage: ScheduleStage) -> None:
             f"{where}: the GPUs {used} are no different numbers in [0, {GPUS_MAX - 1}]"
         )
     for name, node in stage.nodes.items():
+        if not name.isidentifier():
+            raise MetropolisError(f"{where}: {name!r} is not the name of a node")
         if [len(copy) for copy in node.gpus] != [node.tp] * node.dp or not node.dp:
             raise MetropolisError(
                 f"{where}: {name!r} has the plan {node.plan} and the GPUs {node.gpus}"

@@ -17,12 +17,12 @@ def simulate_run(timeline: Timeline, schedule: Schedule) -> Schedule:
         ready = ready_nodes(timeline, moment, stage)
         return all(name in ready for name in stage) and timeline.fits(moment, stage)
 
-    follower, passed = Follower(schedule.plans, fits), list[ScheduleStage]()
+    follower, passed = Follower(schedule.planned, fits), list[ScheduleStage]()
     while moment.unfinished:
         stage = follower.next_stage(moment.unfinished, kept(moment))
-        outlook = timeline.outlook(moment, stage)
+        outlook = timeline.outlook(moment, stage, follower.boundary)
         if outlook is None or not outlook.ends_s < float("inf"):
             raise MetropolisError(f"the schedule stops: {sorted(moment.unfinished)} do not finish")
-        passed.append(stage_of(outlook, moment))
+        passed.append(stage_of(outlook, moment, follower.boundary))
         moment = timeline.after(outlook)
     return Schedule(schedule.method, tuple(passed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -44,7 +44,7 @@ class _DrawnSource(msgspec.Struct):
     tokens: Span
     parts: Span = 1
     output_tokens: Span | None = None
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class _TraceSource(msgspec.Struct):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,24 @@ from metropolis.plan.workload import Workload
 
 Stage: TypeAlias = Mapping[str, ExecutionPlan]
 """Node -> plan."""
+
+
+ROUNDING_S = 1e-6
+"""Of times relative to different instants."""
+
+
+class Boundary(NamedTuple):
+    """A stage ends before a node finishes: when this one has so few open requests."""
+
+    node: str
+    open_requests: int
+
+
+class PlannedStage(NamedTuple):
+    """A stage, and when it ends if no node finishes before."""
+
+    plans: Stage
+    boundary: Boundary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +87,19 @@ class Prediction:
         """When it has no open request."""
         return self.started.loaded_s + self.run.finished_s
 
+    def left_s(self, open_requests: int) -> float:
+        """When it has so few open requests; infinite if it starts with no more."""
+        times = self.run.completed_s
+        if len(times) <= open_requests:
+            return np.inf
+        last = len(times) - 1 - open_requests
+        return self.started.loaded_s + float(np.partition(times, last)[last])
+
+    def open_requests(self, at_s: float) -> int:
+        """Its open requests at that time."""
+        elapsed_s = at_s - self.started.loaded_s + ROUNDING_S
+        return int((self.run.completed_s > elapsed_s).sum())
+
     @cached_property
     def completed_s(self) -> Times:
         """When each request of the node is complete; infinite for those complete before."""
@@ -84,16 +115,19 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Outlook:
-    """A stage that begins at a moment, as far as its first node finishes."""
+    """A stage that begins at a moment, up to its end."""
 
     moment: Moment
     """With the stage's nodes running."""
     predictions: Mapping[str, Prediction]
+    boundary_s: float = np.inf
+    """When its boundary is reached."""
 
     @property
     def ends_s(self) -> float:
-        """When the first node finishes; infinite if none does."""
-        return min((each.finished_s for each in self.predictions.values()), default=np.inf)
+        """When the first node finishes, or at the boundary; infinite if neither comes."""
+        finished_s = (each.finished_s for each in self.predictions.values())
+        return min(self.boundary_s, *finished_s, np.inf)
 
     @property
     def flops(self) -> float:
@@ -120,6 +154,10 @@ class Timeline:
     def __post_init__(self) -> None:
         self._runs: dict[tuple[int, ExecutionPlan, bytes], Run] = {}
         self._rests: dict[tuple[int, float], Remaining] = {}
+        self._placements: dict[
+            tuple[frozenset[tuple[str, ExecutionPlan]], frozenset[tuple[str, Gpus]]],
+            dict[str, Gpus] | None,
+        ] = {}
         self._profiles: dict[tuple[str, int], Profile] = {}
         self.simulated_requests = self.outlooks = 0
         """Effort so far."""
@@ -130,8 +168,13 @@ class Timeline:
         never = {name: np.full(len(each), np.inf) for name, each in self.workload.items()}
         return Moment(0.0, remaining, {}, never)
 
-    def outlook(self, moment: Moment, stage: Stage) -> Outlook | None:
-        """What follows if `stage` begins now; None if it does not fit on the GPUs."""
+    def outlook(
+        self, moment: Moment, stage: Stage, boundary: Boundary | None = None
+    ) -> Outlook | None:
+        """What follows if `stage` begins now; None if it does not fit on the GPUs.
+
+        A boundary that has been passed, or of a node outside the stage, does not count.
+        """
         self.outlooks += 1
         gpus = self._placed(moment, stage)
         if gpus is None:
@@ -149,14 +192,19 @@ class Timeline:
                 running[name] = Started(plan, gpus[name], loaded_s, begun.remaining[name])
         remaining = {name: each for name, each in begun.remaining.items() if name not in stage}
         begun = Moment(moment.time_s, remaining, running, begun.completed_s)
-        return Outlook(begun, self._predictions(begun))
+        predictions = self._predictions(begun)
+        boundary_s = np.inf
+        if boundary is not None and (node := predictions.get(boundary.node)) is not None:
+            reached_s = node.left_s(boundary.open_requests)
+            boundary_s = reached_s if reached_s > moment.time_s else np.inf
+        return Outlook(begun, predictions, boundary_s)
 
     def fits(self, moment: Moment, stage: Stage) -> bool:
         """Whether the stage fits on the GPUs."""
         return self._placed(moment, stage) is not None
 
     def after(self, outlook: Outlook) -> Moment:
-        """The moment at which the stage's first node finishes."""
+        """The moment at which the stage ends."""
         time_s, running = outlook.ends_s, {}
         completed_s = dict(outlook.moment.completed_s)
         for name, prediction in outlook.predictions.items():
@@ -165,6 +213,14 @@ class Timeline:
             else:
                 running[name] = prediction.started
         return Moment(time_s, outlook.moment.remaining, running, completed_s)
+
+    def profile(self, model: str, tensor_parallel: int) -> Profile:
+        """The costs of an instance of the model."""
+        key = model, tensor_parallel
+        if key not in self._profiles:
+            profile = self.machine.profile(model, tensor_parallel)
+            self._profiles[key] = _slower(profile, self.slowness.get(key, 1.0))
+        return self._profiles[key]
 
     def _predictions(self, moment: Moment) -> dict[str, Prediction]:
         found: dict[str, Prediction] = {}
@@ -191,7 +247,7 @@ class Timeline:
     def _run(self, name: str, started: Started, ready_s: Times) -> Run:
         key = id(started.remaining), started.plan, ready_s.tobytes() if ready_s.any() else b""
         if key not in self._runs:
-            profile = self._profile(self._model(name), started.plan.tp)
+            profile = self.profile(self._model(name), started.plan.tp)
             self._runs[key] = run(started.remaining, started.plan, profile, ready_s)
             self.simulated_requests += len(started.remaining.rows)
         return self._runs[key]
@@ -215,7 +271,7 @@ class Timeline:
             return started.remaining
         key = id(prediction.run), elapsed_s
         if key not in self._rests:
-            profile = self._profile(self._model(name), started.plan.tp)
+            profile = self.profile(self._model(name), started.plan.tp)
             self._rests[key] = remaining_after(
                 started.remaining, started.plan, profile, prediction.ready_s, elapsed_s
             )
@@ -227,18 +283,15 @@ class Timeline:
         stays = {
             name: each.gpus for name, each in moment.running.items() if stage.get(name) == each.plan
         }
-        load_s = {name: machine.load_s(self._model(name), plan) for name, plan in stage.items()}
-        return place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
+        key = frozenset(stage.items()), frozenset(stays.items())
+        if key not in self._placements:
+            load_s = {name: machine.load_s(self._model(name), plan) for name, plan in stage.items()}
+            found = place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
+            self._placements[key] = found
+        return self._placements[key]
 
     def _model(self, name: str) -> str:
         return self.workload[name].node.model
-
-    def _profile(self, model: str, tensor_parallel: int) -> Profile:
-        key = model, tensor_parallel
-        if key not in self._profiles:
-            profile = self.machine.profile(model, tensor_parallel)
-            self._profiles[key] = _slower(profile, self.slowness.get(key, 1.0))
-        return self._profiles[key]
 
 
 def _slower(profile: Profile, factor: float) -> Profile:

@@ -133,8 +133,8 @@ class Table:
 
     def _refuse_numbers(self) -> None:
         for field, value in self._content.items():
-            if isinstance(value, int | float) and not 0 <= value <= NUMBER_MAX:
-                raise self.error(f"is {value}; it should lie in [0, {NUMBER_MAX}]", field)
+            if isinstance(value, int | float) and not -NUMBER_MAX <= value <= NUMBER_MAX:
+                raise self.error(f"is {value}; its size should be at most {NUMBER_MAX}", field)
 
     def _explained(self, message: str, kind: type) -> ApplicationError:
         sentence, _, place = message.partition(" - at `$")

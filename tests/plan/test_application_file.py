@@ -194,7 +194,7 @@ FAULTS = {
     + "[sources.s]\ncount = 2\ntokens = [9, 5]\n",
     "[sources.s] tokens: expected a list of length 2, got 1": HEAD
     + "[sources.s]\ncount = 2\ntokens = [9]\n",
-    "[sources.s] count: is -1; it should lie in [0, 10000000]": HEAD
+    "[sources.s] count: is -1; write a number in [1, 1048576], or": HEAD
     + "[sources.s]\ncount = -1\ntokens = 9\n",
     "[lengths.l] values: output lengths must be whole numbers of tokens in [1,": HEAD
     + VALID.replace("[5]", "[5, 0]"),
@@ -209,8 +209,11 @@ FAULTS = {
     + "[machine.loading_s]\nmpt-7b = 3\n",
     "[machine.loading_s] mpt tp1: there is no model 'mpt'": HEAD
     + '[machine.loading_s]\n"mpt tp1" = 3\n',
-    "[machine.loading] most_s: is inf; it should lie in": HEAD
+    "[machine.loading] most_s: is inf; its size should be at most": HEAD
     + "[machine.loading]\nmost_s = inf\n",
+    "[machine.loading_s] mpt-7b tp1: expected a number >= 0.0": HEAD
+    + '[machine.loading_s]\n"mpt-7b tp1" = -1\n',
+    "[sources.s] seed: expected a whole number >= 0": HEAD + SOURCE + "seed = -1\n",
     "[models.x] lacks the field 'parameters'": HEAD + "[models.x]\n",
     "[models.x.profiles] 1: there is no profile 'y/z'": HEAD + '[models.x.profiles]\n1 = "y/z"\n',
     "[models.x.profiles] one: should be a number of GPUs": HEAD
@@ -221,6 +224,15 @@ FAULTS = {
     "[engines.mpt-7b] command: expected a text, got a whole number": HEAD
     + VALID
     + "[engines.mpt-7b]\ncommand = 1\n",
+    "[models.x.profiles] 1: expected a text, got a whole number": HEAD
+    + "[models.x.profiles]\n1 = 2\n",
+    "[models.x] 9 heads are more than hidden = 8": HEAD
+    + "[models.x]\nparameters = 1\nlayers = 1\nhidden = 8\nheads = 9\nkv_heads = 1\n"
+    + "context_tokens = 9\n",
+    "[lengths.l] values: output lengths must be whole numbers of tokens in [1, 4194304]": HEAD
+    + VALID.replace("[5]", "[5, 4194305]"),
+    "\0 does not exist": HEAD + '[sources.s]\nfile = "\\u0000"\n',
+    "xxx does not exist": HEAD + f'[sources.s]\nfile = "{"x" * 300}"\n',
     "is not a TOML file": "name =\n",
 }
 

@@ -11,18 +11,23 @@ from hypothesis import strategies as st
 from metropolis.plan.follow import Follower
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.plan.search.candidates import used_gpus
-from metropolis.plan.timeline import Stage
+from metropolis.plan.timeline import Boundary, PlannedStage, Stage
 
-GPUS = 4
+GPUS, BOUNDED_STAGES = 4, 3
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A schedule that fits: stages, and the nodes that finish at the end of each."""
+    """A schedule that fits: stages, and the nodes that finish at the end of each; none of them
+    where the stage ends at its boundary."""
 
     needs: dict[str, frozenset[str]]
-    stages: tuple[Stage, ...]
+    stages: tuple[PlannedStage, ...]
     finishes: tuple[frozenset[str], ...]
+
+    @property
+    def plans(self) -> list[Stage]:
+        return [stage.plans for stage in self.stages]
 
 
 @st.composite
@@ -41,8 +46,10 @@ def schedules(draw: st.DrawFn) -> Planned:
             if is_ready and free and (not stage or draw(st.booleans())):
                 stage[name] = draw(st.sampled_from(plans_of(free)))
         able = [name for name in stage if not needs[name] & unfinished]
-        ends = frozenset(draw(st.sets(st.sampled_from(able), min_size=1)))
-        stages.append(stage)
+        is_bounded = len(stages) < BOUNDED_STAGES and draw(st.booleans())
+        boundary = Boundary(draw(st.sampled_from(able)), 1) if is_bounded else None
+        ends = frozenset(draw(st.sets(st.sampled_from(able), min_size=not is_bounded)))
+        stages.append(PlannedStage(stage, boundary))
         finishes.append(ends)
         unfinished -= ends
     return Planned(needs, tuple(stages), tuple(finishes))
@@ -80,15 +87,19 @@ class Run:
 @given(schedules(), st.data())
 def test_every_node_runs_in_any_order_of_finishing(planned: Planned, data: st.DataObject) -> None:
     run = Run(planned)
-    while run.unfinished:  # every step finishes a node
-        run.step(lambda able: frozenset(data.draw(st.sets(st.sampled_from(able), min_size=1))))
+    while run.unfinished:  # every step finishes a node, or reaches a boundary
+        run.step(
+            lambda able: frozenset(
+                data.draw(st.sets(st.sampled_from(able), min_size=not run.follower.boundary))
+            )
+        )
 
 
 @given(schedules())
 def test_what_was_planned_happens_if_nodes_finish_as_planned(planned: Planned) -> None:
     """Beside it, only nodes continue that the plan interrupts though their GPUs are free."""
     run = Run(planned)
-    for stage, ends in zip(planned.stages, planned.finishes, strict=True):
+    for (stage, _), ends in zip(planned.stages, planned.finishes, strict=True):
         before = run.running
         run.step(lambda _, ends=ends: ends)  # type: ignore[misc]
         assert stage.items() <= run.running.items()
@@ -121,8 +132,8 @@ def test_a_stage_begins_after_all_of_the_stages_before(
         run.step(lambda able: frozenset({data.draw(st.sampled_from(able))}))
         starts = {*run.stages[-1].items()} - before.items()
         for pair in starts:
-            index = next(i for i, stage in enumerate(planned.stages) if pair in stage.items())
-            for earlier in planned.stages[:index]:
+            index = next(i for i, stage in enumerate(planned.plans) if pair in stage.items())
+            for earlier in planned.plans[:index]:
                 assert all(
                     each in begun | starts or each[0] in finished for each in earlier.items()
                 )
@@ -135,7 +146,7 @@ def followed(
     """The stages that follow if single nodes finish in that order; without needs."""
     plans = [{name: ExecutionPlan(*plan) for name, plan in stage.items()} for stage in stages]
     unfinished = {name for stage in plans for name in stage}
-    follower = Follower(plans, lambda stage: used_gpus(stage) <= gpus)
+    follower = Follower([*map(PlannedStage, plans)], lambda stage: used_gpus(stage) <= gpus)
     running: Stage = {}
     shown = []
     for name in ["", *finishes]:

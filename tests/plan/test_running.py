@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from metropolis.llm.journal import read_journal
 from metropolis.plan.application import Application
@@ -22,6 +23,7 @@ from metropolis.plan.running.folder import RunFolder, read_run
 from metropolis.plan.running.model_copy import EngineOptions
 from metropolis.plan.running.runner import Runner
 from metropolis.plan.schedule import Schedule
+from metropolis.plan.timeline import Boundary
 from metropolis.types import MetropolisError
 from tests.plan.small_runs import (
     APPLICATION,
@@ -168,10 +170,27 @@ def test_a_preempted_node_continues_with_its_new_plan(
     options = EngineOptions(at_once=2, drain_s=drain_s)
     record, _ = run_small(tmp_path, commands, PREEMPTING, options, open_gate)
     check_answers(tmp_path)
-    plans = [stage["summary"] for stage in record.actual.plans if "summary" in stage]
+    stages = record.actual.stages
+    plans = [each.nodes["summary"].plan for each in stages if "summary" in each.nodes]
     assert plans[:2] == [ExecutionPlan(1, 1), ExecutionPlan(1, 2)]
     assert record.nodes["summary"].asked_again == again
     assert sum(asked(tmp_path).values()) == sum(REQUESTS.values()) + again
+
+
+def test_a_stage_ends_at_its_boundary(tmp_path: Path) -> None:
+    """`one` is interrupted for a plan with more GPUs when it has four requests left."""
+    planned = schedule({"one": ((0,),)}, {"one": ((0,), (1,)), "two": ((2,),)}, {"judge": ((0,),)})
+    bounded = replace_struct(planned.stages[0], boundary=Boundary("one", 4))
+    planned = Schedule("by hand", (bounded, *planned.stages[1:]))
+    planned = Schedule("by hand", (*planned.stages, *schedule({"summary": ((3,),)}).stages))
+    options = EngineOptions(at_once=1)
+    record, logged = run_small(tmp_path, stub(tmp_path, 5), planned, options)
+    check_answers(tmp_path)
+    first, second = record.actual.stages[:2]
+    assert first.boundary == Boundary("one", 4)
+    assert not first.nodes["one"].finishes
+    assert second.nodes["one"].plan == ExecutionPlan(2, 1)
+    assert "one has 4 requests left; one dp2 tp1 on GPUs 0 1 (loads); two" in logged[1]
 
 
 def test_a_run_in_the_folder_is_continued(tmp_path: Path) -> None:

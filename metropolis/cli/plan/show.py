@@ -79,9 +79,8 @@ def _show_application(
         check_target(out, path)
     loaded = read_application(path)
     methods = tuple(dict.fromkeys(methods))
-    with progress_bar(len(methods) + draws, "searches and draws") as (advance, describe):
-        describe("planning")
-        workload, results = compare(loaded, methods, draws, seed, advance)
+    with progress_bar(len(methods) + draws, "steps") as (advance, describe):
+        workload, results = compare(loaded, methods, draws, seed, advance, describe)
     shown = results[0].schedule
     if out is not None:
         write_schedule(out, loaded.application.name, shown)

@@ -15,7 +15,7 @@ from metropolis.plan.application_file import LoadedApplication
 from metropolis.plan.comparison import MethodResult
 from metropolis.plan.gantt import gantt_text, legend, nodes_of
 from metropolis.plan.placement import shown_gpus
-from metropolis.plan.schedule import Schedule
+from metropolis.plan.schedule import Schedule, ScheduleStage
 from metropolis.plan.workload import Workload
 
 WIDTH = 100
@@ -49,19 +49,39 @@ def print_application(console: Console, loaded: LoadedApplication, workload: Wor
 
 
 def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]) -> None:
-    """The stages of a schedule; `models`: the model of each node, where it is known."""
-    table = _table("/from s", "/to s", "node", "model", "dp x tp", "GPUs", "/loads s", "finishes")
+    """The stages of a schedule: what is loaded, what ends, and how many nodes continue.
+
+    `models`: the model of each node, where it is known.
+    """
+    table = _table("/from s", "/to s", "node", "model", "dp x tp", "GPUs", "/loads s", "ends")
     for stage in schedule.stages:
-        times = [f"{stage.begins_s:,.1f}", f"{stage.ends_s:,.1f}"]
-        for name, node in stage.nodes.items():
-            loads_s = f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else ""
-            table.add_row(
-                *times, name, printable(models.get(name, "")), f"{node.dp} x {node.tp}",
-                shown_gpus(node.gpus), loads_s, "yes" if node.finishes else "",
-            )  # fmt: skip
-            times = ["", ""]
+        rows = [
+            _stage_row(name, printable(models.get(name, "")), stage)
+            for name, node in stage.nodes.items()
+            if node.loads or _end(name, stage)
+        ]
+        if continuing := len(stage.nodes) - len(rows):
+            rows.append((f"{continuing} continue{'s' * (continuing == 1)}", *[""] * 5))
+        for number, row in enumerate(rows):
+            times = [f"{stage.begins_s:,.1f}", f"{stage.ends_s:,.1f}"] if not number else ["", ""]
+            table.add_row(*times, *row)
     console.print(table)
     console.print()
+
+
+def _stage_row(name: str, model: str, stage: ScheduleStage) -> tuple[str, ...]:
+    node = stage.nodes[name]
+    loads_s = f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else ""
+    plan = f"{node.dp} x {node.tp}"
+    return name, model, plan, shown_gpus(node.gpus), loads_s, _end(name, stage)
+
+
+def _end(name: str, stage: ScheduleStage) -> str:
+    """How a node ends the stage."""
+    if stage.nodes[name].finishes:
+        return "finished"
+    boundary = stage.boundary
+    return f"{boundary.open_requests:,} open" if boundary and boundary.node == name else ""
 
 
 def print_gantt(console: Console, panels: Mapping[str, Schedule], gpus: int) -> None:
@@ -78,8 +98,8 @@ def print_gantt(console: Console, panels: Mapping[str, Schedule], gpus: int) -> 
 def print_methods(console: Console, results: Sequence[MethodResult], draws: int) -> None:
     """The methods by their simulated runs."""
     best_s = min(result.mean_s for result in results)
-    headings = ("/stages", "/search s", "/estimate s", "/simulated\nmean s", "/p10", "/p90")
-    table = _table("method", *headings, "/times\nthe best")
+    headings = ("/stages", "/search\ns", "/estimate\ns", "/simulated\nmean s", "/p10\ns", "/p90\ns")
+    table = _table("method", *headings, "/times\nbest")
     for result in results:
         row = [result.mean_s, result.quantile_s(0.1), result.quantile_s(0.9)]
         table.add_row(
@@ -136,6 +156,8 @@ def _table(*headings: str) -> Table:
     """A table; columns whose heading begins with / are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in headings:
-        right = heading.startswith("/")
-        table.add_column(heading.lstrip("/"), justify="right" if right else "left", no_wrap=right)
+        if heading.startswith("/"):
+            table.add_column(heading[1:], justify="right", no_wrap=True)
+        else:
+            table.add_column(heading, overflow="fold")
     return table

@@ -1,7 +1,8 @@
 """Runs an application by a schedule: the dynamic scheduler with real engines (SamuLLM §4.3).
 
-When a node has finished, the follower chooses the next stage. Copies outside it are stopped, and
-then the new ones are started; nodes that stay where they are continue meanwhile.
+When a node has finished, or the stage's boundary is reached, the follower chooses the next stage.
+Copies outside it are stopped, and then the new ones are started; nodes that stay where they are
+continue meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from metropolis.plan.running.folder import RunFolder
 from metropolis.plan.running.model_copy import EngineOptions, ModelCopy, RunningNode
 from metropolis.plan.running.stages import StageLog
 from metropolis.plan.schedule import Schedule
-from metropolis.plan.timeline import Stage
+from metropolis.plan.timeline import Boundary, Stage
 from metropolis.types import MetropolisError
 
 RETRY_S = 0.5
@@ -62,12 +63,13 @@ class Runner:
         self._sampling, self._options = sampling, options
         self.communicator = Communicator(application, folder.answers)
         check_schedule(folder.record.planned, application, machine)
-        self._follower = Follower(folder.record.planned.plans, self._fits)
+        self._follower = Follower(folder.record.planned.planned, self._fits)
         self.running: dict[str, RunningNode] = {}
         """The nodes on GPUs."""
         self._ports = Ports()
-        self._finished = asyncio.Event()
-        """A node has finished."""
+        self._boundary: Boundary | None = None
+        """That of the current stage, until it is reached."""
+        self._stage_ended = asyncio.Event()
         self._failures: dict[Call, int] = {}
 
     async def run(self, reports: Reports) -> None:
@@ -79,10 +81,10 @@ class Runner:
             async with asyncio.TaskGroup() as self._tasks:
                 saving = self._tasks.create_task(self._save_periodically())
                 while self.communicator.unfinished:
-                    self._finished.clear()
+                    self._stage_ended.clear()
                     await self._begin(self._follower.next_stage(*self._state()))
                     if self.communicator.unfinished:
-                        await self._finished.wait()
+                        await self._stage_ended.wait()
                 await self._stop([*self.running])
                 saving.cancel()
         except BaseExceptionGroup as group:
@@ -126,12 +128,19 @@ class Runner:
             for name, each in self.running.items()
             if stage.get(name) == each.plan and gpus[name] == each.gpus
         }
-        self._stages.begin(stage, gpus, self.running, continuing)
+        boundary = self._follower.boundary
+        if boundary is not None and (boundary.node not in stage or self._is_reached(boundary)):
+            boundary = None
+        self._boundary = boundary
+        self._stages.begin(stage, gpus, self.running, continuing, boundary)
         await self._stop([name for name in self.running if name not in continuing])
         for name, plan in stage.items():
             if name not in continuing and name in self.communicator.unfinished:
                 self._start(name, plan, gpus[name])
         self._save()
+
+    def _is_reached(self, boundary: Boundary) -> bool:
+        return self.communicator.open_requests(boundary.node) <= boundary.open_requests
 
     def _start(self, name: str, plan: ExecutionPlan, gpus: Gpus) -> None:
         node = self.running[name] = RunningNode(plan, gpus)
@@ -213,7 +222,10 @@ class Runner:
             self._dispatch(woken)
         if not self.communicator.open_requests(name):
             self._stages.finished(name)
-            self._finished.set()
+            self._stage_ended.set()
+        elif self._boundary is not None and self._is_reached(self._boundary):
+            self._boundary = None
+            self._stage_ended.set()
         return True
 
 
@@ -228,7 +240,7 @@ def placed(
 def check_schedule(schedule: Schedule, application: Application, machine: Machine) -> None:
     """Raises MetropolisError unless the schedule runs every node, on GPUs that there are."""
     models = {node.name: node.model for node in application.nodes}
-    for number, stage in enumerate(schedule.plans, 1):
+    for number, (stage, _) in enumerate(schedule.planned, 1):
         if unknown := [name for name in stage if name not in models]:
             raise MetropolisError(
                 f"stage {number} of the schedule runs {unknown[0]!r}; {application.name} has no "
@@ -238,7 +250,7 @@ def check_schedule(schedule: Schedule, application: Application, machine: Machin
             raise MetropolisError(
                 f"stage {number} of the schedule does not fit on {machine.gpus} GPUs"
             )
-    missing = models.keys() - {name for stage in schedule.plans for name in stage}
+    missing = models.keys() - {name for stage in schedule.stages for name in stage.nodes}
     if missing:
         raise MetropolisError(
             f"no stage of the schedule runs {', '.join(sorted(missing))}; make it again with: "

@@ -10,7 +10,7 @@ from metropolis.plan.placement import Gpus, shown_gpus
 from metropolis.plan.running.folder import ACTUAL, RunRecord
 from metropolis.plan.running.model_copy import RunningNode
 from metropolis.plan.schedule import Schedule, ScheduleStage, StageNode
-from metropolis.plan.timeline import Stage
+from metropolis.plan.timeline import Boundary, Stage
 
 
 @dataclass
@@ -19,6 +19,7 @@ class _Begun:
 
     begins_s: float
     nodes: dict[str, RunningNode]
+    boundary: Boundary | None
     loads: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     ends_s: float | None = None
@@ -36,7 +37,7 @@ class _Begun:
             for name, node in self.nodes.items()
         }
         ends_s = now_s if self.ends_s is None else self.ends_s
-        return ScheduleStage(self.begins_s, ends_s, nodes)
+        return ScheduleStage(self.begins_s, ends_s, nodes, self.boundary)
 
 
 class StageLog:
@@ -74,12 +75,13 @@ class StageLog:
         gpus: Mapping[str, Gpus],
         running: Mapping[str, RunningNode],
         continuing: Collection[str],
+        boundary: Boundary | None,
     ) -> None:
         """A stage begins; the former ends."""
-        finished = sorted(self._begun[-1].finished) if self._begun else ()
-        why = [f"{name} has finished{self._planned(name)}" for name in finished]
+        why = self._why()
         self.end()
-        self._begun.append(_Begun(self.now_s, {name: running[name] for name in continuing}))
+        nodes = {name: running[name] for name in continuing}
+        self._begun.append(_Begun(self.now_s, nodes, boundary))
         runs = [
             f"{name} {plan} on GPUs {shown_gpus(gpus[name])}"
             + " (loads)" * (name not in continuing)
@@ -98,6 +100,15 @@ class StageLog:
         if self._begun and self._begun[-1].ends_s is None:
             self._begun[-1].ends_s = self.now_s
         self.update()
+
+    def _why(self) -> list[str]:
+        """Why the current stage ends."""
+        if not self._begun:
+            return []
+        finished, boundary = sorted(self._begun[-1].finished), self._begun[-1].boundary
+        if not finished and boundary is not None:
+            return [f"{boundary.node} has {boundary.open_requests:,} requests left"]
+        return [f"{name} has finished{self._planned(name)}" for name in finished]
 
     def _planned(self, name: str) -> str:
         ends_s = [

@@ -29,10 +29,16 @@ def max_stage(timeline: Timeline, moment: Moment) -> Stage:
 def min_stage(timeline: Timeline, moment: Moment, preempt: bool = True) -> Stage:
     """As many models as possible; the GPUs are divided among them as evenly as possible.
 
-    Of several such divisions, the one of the highest throughput. Without `preempt`, what runs goes
-    on as it is, and the other GPUs are divided.
+    Without `preempt`, what runs goes on as it is, and the other GPUs are divided.
     """
-    fixed: dict[str, ExecutionPlan] = {} if preempt else kept(moment)
+    return filled(timeline, moment, {} if preempt else kept(moment))
+
+
+def filled(timeline: Timeline, moment: Moment, fixed: Stage) -> Stage:
+    """`fixed`, and as many other models as possible on evenly divided GPUs.
+
+    Of several such divisions, the one of the highest throughput.
+    """
     names = _as_many_as_possible(timeline, moment, fixed)
     if not names and fixed:
         return fixed
@@ -45,6 +51,17 @@ def min_stage(timeline: Timeline, moment: Moment, preempt: bool = True) -> Stage
             best = outlook.flops_per_s, stage
     assert best is not None
     return best[1]
+
+
+def quickly_filled(timeline: Timeline, moment: Moment, fixed: Stage) -> Stage:
+    """As `filled`, with the first even division and the least tensor parallelism: no simulation."""
+    names = _as_many_as_possible(timeline, moment, fixed)
+    free = timeline.machine.gpus - used_gpus(fixed)
+    shares = next(iter(_even_shares(free, [least for _, least in names])))
+    stage = dict(fixed)
+    for (name, _), share in zip(names, shares, strict=True):
+        stage[name] = _largest(plans_of(timeline, name), share)[0]
+    return stage
 
 
 def _as_many_as_possible(timeline: Timeline, moment: Moment, fixed: Stage) -> list[tuple[str, int]]:

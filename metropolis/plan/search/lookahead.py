@@ -1,31 +1,38 @@
 """A search that looks ahead: changes of one stage, judged by how the application then ends.
 
-SamuLLM's greedy search judges a stage by its throughput. Here a first schedule is the best of
-several methods, each followed to the end (rollouts). Then each of its stages in turn is changed in
-one respect: another plan for a model, a model more or less, two models' GPUs exchanged, or the
-stage that another method would choose. What follows a change is decided by the rest of the schedule
-(`metropolis.plan.follow`) and by fast methods; a change that ends earlier is kept. The effort is
-bounded by the number of simulated requests, so results do not depend on the machine's speed.
+SamuLLM's greedy search judges a stage by its throughput, and ends a stage when a model finishes.
+Here a first schedule is the best of several methods, each followed to the end (rollouts). Then each
+of its stages in turn is changed in one respect (`metropolis.plan.search.changes`): another plan for
+a model, a model more or less, two models' GPUs exchanged, or an earlier end at which a model gives
+GPUs back. What follows a change is decided by the rest of the schedule (`metropolis.plan.follow`)
+and by a fast method; a change that ends earlier is kept. A rollout stops when a lower bound says
+that it cannot. The effort is bounded by the number of simulated requests, so results do not depend
+on the machine's speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TypeAlias
 
 from metropolis.plan.follow import Follower
-from metropolis.plan.machine import ExecutionPlan
-from metropolis.plan.search.candidates import kept, plans_of, ready_nodes, used_gpus
-from metropolis.plan.timeline import Moment, Stage, Timeline
+from metropolis.plan.search.bound import Bounds
+from metropolis.plan.search.candidates import kept, ready_nodes, used_gpus
+from metropolis.plan.search.changes import neighbours, seeded, shrunk_early
+from metropolis.plan.search.components import components, filling, part_of
+from metropolis.plan.timeline import Moment, Outlook, PlannedStage, Stage, Timeline
 
 ChooseStage: TypeAlias = Callable[[Timeline, Moment], Stage]
 """The next stage; not empty while nodes are unfinished."""
+Choose: TypeAlias = Callable[[Moment], PlannedStage]
 
-EFFORT = 6_000_000
+EFFORT = 8_000_000
 """Simulated requests; an outlook counts as `OUTLOOK_REQUESTS` more: it takes as long."""
 OUTLOOK_REQUESTS = 150
 STAGES_MAX = 100
+PART_SHARES = (1.0, 0.875, 0.75, 0.625, 0.5)
+"""Of the GPUs, for the part with the longest chain."""
 
 
 class Lookahead:
@@ -35,23 +42,41 @@ class Lookahead:
         self,
         timeline: Timeline,
         first: Sequence[ChooseStage],
-        fast: Sequence[ChooseStage],
+        fast: ChooseStage,
         effort: int = EFFORT,
     ) -> None:
-        self._timeline, self._fast, self._first, self._effort = timeline, fast, first, effort
+        self._timeline, self._first, self._effort = timeline, first, effort
+        self._fast = fast
+        self._bounds = Bounds(timeline)
         self.ends_s = inf
-        self.stages: list[Stage] = []
+        self.stages: list[PlannedStage] = []
         """The best so far."""
 
-    def run(self) -> list[Stage]:
+    def run(self) -> list[PlannedStage]:
         """The stages of the best schedule found."""
         start = self._timeline.start()
         for choose in self._first:
-            self._roll(start, [], choose)
+            self._roll(start, [], self._by(choose))
+        self._start_from_part(start)
         is_better = True
         while is_better and not self._is_spent:
             is_better = self._improve(start)
         return self.stages
+
+    def _start_from_part(self, start: Moment) -> None:
+        """Plan the part with the longest chain on some GPUs, and fill the others."""
+        timeline, tails_s = self._timeline, self._bounds.longest_tails()
+        parts = components(timeline)
+        longest = max(parts, key=lambda names: max(tails_s[name] for name in names))
+        if len(parts) == 1:
+            return
+        for share in PART_SHARES:
+            alone = part_of(timeline, longest, max(1, round(share * timeline.machine.gpus)))
+            if alone is not None:
+                stages = Lookahead(alone, self._first, self._fast, self._effort // 16).run()
+                timeline.simulated_requests += alone.simulated_requests
+                timeline.outlooks += alone.outlooks
+                self._roll(start, [], filling(timeline, longest, stages))
 
     @property
     def _is_spent(self) -> bool:
@@ -61,53 +86,56 @@ class Lookahead:
 
     def _improve(self, start: Moment) -> bool:
         """Try changes of each stage; whether one ended earlier."""
-        before_s, index, moment = self.ends_s, 0, start
-        while index < len(self.stages) and not self._is_spent:
-            best_s = self.ends_s
-            for stage in self._changes(moment, self.stages[index]):
-                self._try(moment, self.stages[:index], stage)
-                if self._is_spent or self.ends_s < best_s:
-                    break
-            if self.ends_s < best_s:
-                continue  # the same stage again, changed
-            following = self._after(moment, self.stages[index])
-            assert following is not None
-            moment, index = following, index + 1
+        before_s, moment = self.ends_s, start
+        for index in range(STAGES_MAX):
+            for changed in self._changes(moment, self.stages[index]):
+                self._try(moment, self.stages[:index], changed)
+                if self._is_spent:
+                    return self.ends_s < before_s
+            outlook = self._outlook(moment, self.stages[index])
+            assert outlook is not None
+            moment = self._timeline.after(outlook)
+            if index + 1 == len(self.stages):
+                break
         return self.ends_s < before_s
 
-    def _try(self, moment: Moment, past: list[Stage], stage: Stage) -> None:
-        following = self._after(moment, stage)
-        if following is None or following.time_s >= self.ends_s:
-            return
-        rest = self.stages[len(past) + 1 :]
-        prefix = [*past, stage]
-        self._roll(following, prefix, self._following(rest))
-        for choose in self._fast:
-            self._roll(following, prefix, choose)
-
-    def _roll(self, moment: Moment, past: list[Stage], choose: ChooseStage) -> None:
-        """Follow a method to the end, unless it becomes later than the best."""
+    def _try(self, moment: Moment, past: list[PlannedStage], changed: list[PlannedStage]) -> None:
+        """Replace a stage by one or two others."""
         stages = list(past)
-        while moment.unfinished:
-            if moment.time_s >= self.ends_s or len(stages) == STAGES_MAX:
-                return
-            stage = choose(self._timeline, moment)
-            following = self._after(moment, stage)
-            if following is None:
+        for stage in changed:
+            outlook = self._outlook(moment, stage)
+            if outlook is None or self._bounds.after(outlook) >= self.ends_s:
                 return
             stages.append(stage)
-            moment = following
+            moment = self._timeline.after(outlook)
+        rest = self.stages[len(past) + 1 :]
+        self._roll(moment, stages, self._following(rest))
+        self._roll(moment, stages, self._by(self._fast))
+
+    def _roll(self, moment: Moment, past: list[PlannedStage], choose: Choose) -> None:
+        """Follow a method to the end, unless it cannot end before the best."""
+        stages = list(past)
+        while moment.unfinished:
+            if len(stages) == STAGES_MAX:
+                return
+            stage = choose(moment)
+            outlook = self._outlook(moment, stage)
+            if outlook is None or self._bounds.after(outlook) >= self.ends_s:
+                return
+            stages.append(stage)
+            moment = self._timeline.after(outlook)
         if moment.time_s < self.ends_s:
             self.ends_s, self.stages = moment.time_s, stages
 
-    def _after(self, moment: Moment, stage: Stage) -> Moment | None:
-        """The moment after a stage; None if it does not fit or never ends."""
-        outlook = self._timeline.outlook(moment, stage)
-        if outlook is None or outlook.ends_s == inf:
-            return None
-        return self._timeline.after(outlook)
+    def _outlook(self, moment: Moment, stage: PlannedStage) -> Outlook | None:
+        """What follows; None if the stage does not fit or never ends."""
+        outlook = self._timeline.outlook(moment, *stage)
+        return None if outlook is None or outlook.ends_s == inf else outlook
 
-    def _following(self, rest: Sequence[Stage]) -> ChooseStage:
+    def _by(self, choose: ChooseStage) -> Choose:
+        return lambda moment: PlannedStage(choose(self._timeline, moment))
+
+    def _following(self, rest: Sequence[PlannedStage]) -> Choose:
         """The method that follows the rest of a schedule."""
         now: list[Moment] = []
 
@@ -117,25 +145,31 @@ class Lookahead:
 
         follower = Follower(rest, fits)
 
-        def choose(_: Timeline, moment: Moment) -> Stage:
+        def choose(moment: Moment) -> PlannedStage:
             now[:] = [moment]
-            return follower.next_stage(moment.unfinished, kept(moment)) or self._fast[0](
-                self._timeline, moment
-            )
+            stage = follower.next_stage(moment.unfinished, kept(moment))
+            if not stage:
+                return PlannedStage(self._fast(self._timeline, moment))
+            return PlannedStage(stage, follower.boundary)
 
         return choose
 
-    def _changes(self, moment: Moment, stage: Stage) -> Iterable[Stage]:
-        """Stages that differ from `stage` in one respect, the most promising first."""
+    def _changes(self, moment: Moment, stage: PlannedStage) -> Iterable[list[PlannedStage]]:
+        """What may take the place of `stage`."""
         timeline, seen = self._timeline, {_key(stage)}
-        for candidate in (*self._chosen(moment), *_neighbours(timeline, moment, stage)):
-            if _key(candidate) not in seen and self._is_valid(moment, candidate):
-                seen.add(_key(candidate))
-                yield candidate
-
-    def _chosen(self, moment: Moment) -> Iterable[Stage]:
-        for choose in (*self._fast, *self._first):
-            yield choose(self._timeline, moment)
+        others: Iterable[Stage] = (
+            *(choose(timeline, moment) for choose in self._first),
+            *seeded(timeline, moment, self._bounds.longest_tails()),
+            *neighbours(timeline, moment, stage.plans),
+        )
+        for plans in (stage.plans, *seeded(timeline, moment, self._bounds.longest_tails())):
+            yield from shrunk_early(timeline, moment, PlannedStage(plans))
+        for plans in others:
+            for boundary in {None, stage.boundary}:
+                changed = PlannedStage(plans, boundary)
+                if _key(changed) not in seen and self._is_valid(moment, plans):
+                    seen.add(_key(changed))
+                    yield [changed]
 
     def _is_valid(self, moment: Moment, stage: Stage) -> bool:
         if not stage or used_gpus(stage) > self._timeline.machine.gpus:
@@ -144,39 +178,5 @@ class Lookahead:
         return all(name in ready for name in stage)
 
 
-def _neighbours(timeline: Timeline, moment: Moment, stage: Stage) -> Iterable[Stage]:
-    running = kept(moment)
-    free = timeline.machine.gpus - used_gpus(stage)
-    for name in ready_nodes(timeline, moment, stage):
-        now = stage.get(name)
-        for plan in plans_of(timeline, name):
-            extra = plan.gpus - (now.gpus if now else 0) - free
-            if plan == now:
-                continue
-            changed = {**stage, name: plan}
-            if extra <= 0:
-                yield changed
-            else:
-                yield from _made_room(timeline, changed, name, extra)
-    for name, plan in running.items():  # what runs goes on
-        if stage.get(name) != plan:
-            yield {**stage, name: plan}
-    for name in stage:
-        yield {other: plan for other, plan in stage.items() if other != name}
-
-
-def _made_room(timeline: Timeline, stage: Stage, winner: str, extra: int) -> Iterable[Stage]:
-    """`stage` with `extra` GPUs less for one model other than `winner`, or without it."""
-    for name, plan in stage.items():
-        if name == winner or plan.gpus < extra:
-            continue
-        left = plan.gpus - extra
-        if left == 0:
-            yield {other: each for other, each in stage.items() if other != name}
-        for smaller in plans_of(timeline, name):
-            if smaller.gpus == left:
-                yield {**stage, name: smaller}
-
-
-def _key(stage: Mapping[str, ExecutionPlan]) -> tuple[tuple[str, ExecutionPlan], ...]:
-    return tuple(sorted(stage.items()))
+def _key(stage: PlannedStage) -> tuple[object, ...]:
+    return *sorted(stage.plans.items()), stage.boundary

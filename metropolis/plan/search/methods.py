@@ -10,7 +10,7 @@ from metropolis.plan.schedule import Schedule, simulated
 from metropolis.plan.search.greedy import greedy_stage
 from metropolis.plan.search.heuristics import max_stage, min_stage
 from metropolis.plan.search.lookahead import EFFORT, ChooseStage, Lookahead
-from metropolis.plan.timeline import Stage, Timeline
+from metropolis.plan.timeline import PlannedStage, Timeline
 
 OURS = "ours"
 RULES: Mapping[str, ChooseStage] = {
@@ -31,18 +31,18 @@ def search(timeline: Timeline, method: str = OURS, effort: int = EFFORT) -> Sche
     """
     check_name("method", method, METHODS)
     if method == OURS:
-        fast = (RULES["min-no-preemption"],)
+        fast = RULES["min-no-preemption"]
         stages = Lookahead(timeline, tuple(RULES.values()), fast, effort).run()
     else:
         stages = _followed(timeline, RULES[method])
     return simulated(timeline, method, stages)
 
 
-def _followed(timeline: Timeline, choose: ChooseStage) -> list[Stage]:
-    moment, stages = timeline.start(), list[Stage]()
+def _followed(timeline: Timeline, choose: ChooseStage) -> list[PlannedStage]:
+    moment, stages = timeline.start(), list[PlannedStage]()
     while moment.unfinished:
-        stages.append(choose(timeline, moment))
-        outlook = timeline.outlook(moment, stages[-1])
+        stages.append(PlannedStage(choose(timeline, moment)))
+        outlook = timeline.outlook(moment, *stages[-1])
         assert outlook is not None
         moment = timeline.after(outlook)
     return stages

@@ -1,0 +1,136 @@
+"""One application under several methods: planned on one draw of lengths, run on others.
+
+All is simulated. A run differs from the plan as reality would: lengths are drawn anew, and the
+iterations of each model and tensor parallelism are slower or faster by a factor of the size of the
+profiles' own error against measurements (docs/instances.md: 4.5 % on average).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import pi, sqrt
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from metropolis.bench.samullm.paper import DISTRIBUTIONS, MACHINE
+from metropolis.plan.application import Application
+from metropolis.plan.schedule import Schedule
+from metropolis.plan.search.bound import lower_bound_s
+from metropolis.plan.search.methods import search
+from metropolis.plan.simulated_run import simulate_run
+from metropolis.plan.timeline import Timeline
+from metropolis.plan.workload import Columns, Workload, columns_of, drawn
+
+PROFILE_ERROR = 0.045
+"""The mean absolute error of the measured profiles' iteration times."""
+DRAWS = 5
+TENSOR_PARALLEL = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A world in which an application runs."""
+
+    workload: Workload
+    slowness: dict[tuple[str, int], float]
+
+    def run(self, schedule: Schedule) -> float:
+        """Seconds of the application by `schedule`, without the search."""
+        timeline = Timeline(MACHINE, self.workload, self.slowness)
+        return simulate_run(timeline, schedule).ends_s
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An application, what a plan knows of it, and its truths."""
+
+    columns: Columns
+    planned: Workload
+    truths: tuple[Truth, ...]
+
+    @classmethod
+    def of(cls, application: Application, seed: int, draws: int, known: bool = True) -> Comparison:
+        """`known`: whether plans may use lengths that are known in advance."""
+        columns = columns_of(application)
+        random = np.random.default_rng((seed, 1))
+        planned = drawn(columns, DISTRIBUTIONS, MACHINE.shapes, random, known)
+        truths = tuple(_truth(columns, (seed, 2, draw)) for draw in range(draws))
+        return cls(columns, planned, truths)
+
+
+def measured(
+    comparison: Comparison, methods: Iterable[str], planned: Workload | None = None
+) -> dict[str, dict[str, Any]]:
+    """For each method the estimate, the search time and the times of all truths, in seconds.
+
+    `planned`: the workload that plans know, in place of the drawn one.
+    """
+    found = {}
+    for method in methods:
+        began = perf_counter()
+        schedule = search(Timeline(MACHINE, planned or comparison.planned), method)
+        search_s = perf_counter() - began
+        runs = [truth.run(schedule) for truth in comparison.truths]
+        errors = [abs(schedule.ends_s / run - 1) for run in runs]
+        found[method] = {
+            "estimate_s": schedule.ends_s,
+            "search_s": search_s,
+            "runs_s": runs,
+            "errors": errors,
+            "error": float(np.mean(errors)),
+            "inference_s": float(np.mean(runs)),
+            "end_to_end_s": float(np.mean(runs)) + search_s,
+            "stages": len(schedule.stages),
+        }
+    return found
+
+
+def compared(
+    settings: Sequence[Application],
+    methods: Sequence[str],
+    seed: int,
+    draws: int,
+    advance: Callable[[int], None],
+) -> list[dict[str, Any]]:
+    """A row for each setting, with the ratio of each method's end-to-end time to that of ours."""
+    rows = []
+    for application in settings:
+        comparison = Comparison.of(application, seed, draws)
+        results = measured(comparison, methods)
+        rows.append(
+            {
+                "setting": application.name,
+                "methods": results,
+                "bound_s": lower_bound_s(Timeline(MACHINE, comparison.planned)),
+                **ratios(results),
+            }
+        )
+        advance(1)
+    return rows
+
+
+def ratios(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """End-to-end and inference times relative to those of `ours`."""
+    return {
+        name: {method: each[key] / results["ours"][key] for method, each in results.items()}
+        for name, key in (("ratio", "end_to_end_s"), ("inference_ratio", "inference_s"))
+    }
+
+
+def _truth(columns: Columns, seed: Sequence[int]) -> Truth:
+    random = np.random.default_rng(seed)
+    workload = drawn(columns, DISTRIBUTIONS, MACHINE.shapes, random)
+    models = sorted({each.node.model for each in columns.values()})
+    sigma = PROFILE_ERROR * sqrt(pi / 2)  # of a normal distribution with that mean absolute value
+    factors = np.exp(random.normal(0, sigma, (len(models), len(TENSOR_PARALLEL))))
+    return Truth(
+        workload,
+        {
+            (model, tensor_parallel): float(factors[i, j])
+            for i, model in enumerate(models)
+            for j, tensor_parallel in enumerate(TENSOR_PARALLEL)
+        },
+    )

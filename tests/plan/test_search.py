@@ -1,0 +1,69 @@
+"""Searches: against each other, against all schedules, and against a lower bound."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+from hypothesis import given, settings
+
+from metropolis.plan.application import Application, Item, Node
+from metropolis.plan.machine import Machine
+from metropolis.plan.schedule import simulated
+from metropolis.plan.search.bound import lower_bound_s
+from metropolis.plan.search.exhaustive import exhaustive_stages
+from metropolis.plan.search.methods import METHODS, RULES, search
+from metropolis.plan.simulated_run import simulate_run
+from metropolis.plan.timeline import Timeline
+from metropolis.plan.workload import columns_of, drawn
+from tests.plan.cases import FAST_LOADS, LENGTHS, fresh, timelines
+
+EFFORT = 100_000
+
+
+@settings(max_examples=25, deadline=None)
+@given(timelines())
+def test_ours_is_no_later_than_any_rule_and_no_earlier_than_the_bound(timeline: Timeline) -> None:
+    ends_s = {method: search(fresh(timeline), method, EFFORT).ends_s for method in METHODS}
+    assert ends_s["ours"] == min(ends_s.values())
+    assert lower_bound_s(timeline) <= ends_s["ours"] * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(timelines())
+def test_a_run_whose_lengths_are_as_planned_takes_as_long(timeline: Timeline) -> None:
+    for method in METHODS:
+        schedule = search(timeline, method, EFFORT)
+        assert simulate_run(fresh(timeline), schedule) == schedule
+
+
+@settings(max_examples=15, deadline=None)
+@given(timelines(nodes_max=2))
+def test_no_rule_is_earlier_than_all_schedules(timeline: Timeline) -> None:
+    best = exhaustive_stages(timeline)
+    assert best is not None
+    best_s = simulated(timeline, "best", best).ends_s
+    assert exhaustive_stages(timeline, best_s) is None
+    assert lower_bound_s(timeline) <= best_s * (1 + 1e-9)
+    for method in RULES:
+        assert search(fresh(timeline), method).ends_s >= best_s
+
+
+def test_models_that_do_not_fit_together_run_one_after_the_other() -> None:
+    items = tuple(Item(f"{key}", (50,)) for key in range(5))
+    nodes = tuple(Node(f"n{index}", "mpt-7b", ("s",), max_tokens=20) for index in range(2))
+    machine = Machine(gpus=1, loading=FAST_LOADS)
+    columns = columns_of(Application("two", {"s": items}, nodes))
+    random = np.random.default_rng(0)
+    timeline = Timeline(machine, drawn(columns, LENGTHS, machine.shapes, random))
+    best = exhaustive_stages(timeline)
+    assert best is not None
+    assert [len(stage.plans) for stage in best] == [1, 1]
+
+
+@settings(max_examples=10, deadline=None)
+@given(timelines())
+def test_a_search_depends_on_its_effort_alone(timeline: Timeline) -> None:
+    first, second = (search(fresh(timeline), "ours", EFFORT) for _ in range(2))
+    assert first == second
+    assert search(fresh(timeline), "ours", 0).ends_s < inf

@@ -1,0 +1,280 @@
+"""`metropolis plan show`: examples, schedules, runs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from metropolis.cli import main
+from metropolis.plan import comparison
+from metropolis.plan.application_file import read_application
+from metropolis.plan.comparison import compare
+from metropolis.plan.schedule import (
+    Schedule,
+    ScheduleStage,
+    StageNode,
+    read_schedule,
+    read_schedules,
+    write_schedule,
+)
+from metropolis.plan.search.methods import METHODS, search
+from metropolis.plan.simulated_run import simulate_run
+from metropolis.plan.timeline import Boundary, Timeline
+from metropolis.plan.workload import columns_of, drawn
+from metropolis.types import MetropolisError
+
+ROOT = Path(__file__).parents[2]
+ENSEMBLE, CHAIN = (
+    str(ROOT / "examples" / f"{name}.toml") for name in ("ensemble", "chain_summary")
+)
+PAGE = (ROOT / "docs" / "plan.md").read_text()
+Show = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Show:
+    """Run `metropolis plan show …`: the status, what is printed, and the errors."""
+
+    def running(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["metropolis", "plan", "show", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exited:
+            main()
+        said = capsys.readouterr()
+        return int(exited.value.code or 0), said.out, said.err
+
+    return running
+
+
+def as_json(show: Show, *arguments: str | Path) -> dict[str, Any]:
+    status, out, err = show(*arguments, "--json")
+    assert (status, err) == (0, "")
+    content: dict[str, Any] = json.loads(out)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"), [(ENSEMBLE, ("min-no-preemption", "max")), (CHAIN, METHODS)]
+)
+def test_an_example_is_planned(show: Show, path: str, methods: tuple[str, ...]) -> None:
+    chosen = [] if methods == METHODS else [f"--method={method}" for method in methods]
+    content = as_json(show, path, "--draws", "3", *chosen)
+    assert [each["method"] for each in content["methods"]] == list(methods)
+    loaded = read_application(Path(path))
+    requests = loaded.application.requests()
+    assert {each["node"]: each["requests"] for each in content["nodes"]} == {
+        name: len(each) for name, each in requests.items()
+    }
+    for method in content["methods"]:
+        schedule = msgspec.convert(method["schedule"], Schedule)
+        assert schedule.ends_s == method["estimate_s"]
+        finished = [name for s in schedule.stages for name, n in s.nodes.items() if n.finishes]
+        assert sorted(finished) == sorted(requests)
+        low, high = method["simulated_p10_s"], method["simulated_p90_s"]
+        assert low <= method["simulated_mean_s"] <= high
+    estimates = {each["method"]: each["estimate_s"] for each in content["methods"]}
+    assert estimates[methods[0]] == min(estimates.values())
+
+
+def test_the_text_has_the_graph_the_stages_a_chart_and_the_methods(show: Show) -> None:
+    status, out, err = show(CHAIN, "--draws", "2", "--method", "max", "--method", "greedy")
+    assert (status, err) == (0, "")
+    assert "chain_summary on 4 x a100-80g. All times but those of the search are simulated." in out
+    assert re.search(r"summary +vicuna-13b +documents \(chain\) +109 ", out)
+    assert re.search(r"judge +llama-2-70b +documents \+ summary +72 ", out)
+    assert re.search(r"The schedule of max:\n", out)
+    assert re.search(r"0\.0 +[\d.]+ +summary +vicuna-13b +\d x \d +0", out)
+    assert len(re.findall(r"^GPU \d │[░AB·]+│$", out, re.MULTILINE)) == 4
+    assert re.search(r"^max +2 +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +1\.\d\d", out, re.MULTILINE)
+    assert re.search(r"^greedy +2 .* 1\.00", out, re.MULTILINE)
+    assert not re.search(r"^ours", out, re.MULTILINE)
+
+
+def test_a_schedule_is_written_and_shown(show: Show, tmp_path: Path) -> None:
+    out = tmp_path / "schedule.json"
+    content = as_json(show, CHAIN, "--draws", "0", "--method", "min", "--out", out)
+    schedule = read_schedule(out, "chain_summary")
+    written = json.loads(msgspec.json.encode(schedule))
+    assert written == content["methods"][0]["schedule"]
+    assert content["methods"][0]["simulated_mean_s"] is None
+    shown = as_json(show, out)
+    assert shown == {"application": "chain_summary", "min, estimate": written}
+    assert re.search(r"chain_summary, min, estimate:\n", show(out)[1])
+
+
+def test_a_run_is_shown_below_its_plan(show: Show, tmp_path: Path) -> None:
+    loaded = read_application(Path(CHAIN))
+    _, (result,) = compare(loaded, ["min"], 0, 0)
+    columns, random = columns_of(loaded.application), np.random.default_rng(5)
+    workload = drawn(columns, loaded.lengths, loaded.machine.shapes, random)
+    actual = simulate_run(Timeline(loaded.machine, workload), result.schedule)
+    assert actual.ends_s != result.schedule.ends_s
+    record = {"application": "chain_summary", "planned": result.schedule, "actual": actual}
+    (tmp_path / "run.json").write_bytes(msgspec.json.encode({**record, "elapsed_s": 3.0}))
+    status, out, _ = show(tmp_path, "--figures", tmp_path / "figures")
+    assert status == 0
+    titles = re.findall(r"^(planned, estimate|actual): [\d.]+ s$", out, re.MULTILINE)
+    assert titles == ["planned, estimate", "actual"]
+    assert (tmp_path / "figures" / "gantt.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "figures" / "gantt.svg").read_text()
+
+
+REFUSED = {
+    "no.toml cannot be read": ("no.toml",),
+    "--draws is for applications": ("schedule.json", "--draws", "3"),
+    "--method is for applications": ("schedule.json", "--method", "max"),
+    "schedule.json cannot be read": ("schedule.json",),
+    "run.json cannot be read": (".",),
+    "'best' is not one of 'ours', 'greedy'": (CHAIN, "--method", "best"),
+    "cannot be written (its folder does not exist)": (CHAIN, "--out", "no/schedule.json"),
+    "is read as input": (CHAIN, "--out", CHAIN),
+    "cannot hold figures": (CHAIN, "--figures", CHAIN),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_faults_end_in_a_sentence(
+    show: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = show(*REFUSED[sentence])
+    assert (status, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_runs_with_known_lengths_are_the_estimate(tmp_path: Path) -> None:
+    """And others spread, equally with the same seed."""
+    text = """
+    name = "known"
+    [machine]
+    gpus = 2
+    [sources.s]
+    count = 30
+    tokens = [5, 50]
+    {known}
+    [nodes.n]
+    model = "mpt-7b"
+    inputs = "s"
+    [nodes.k]
+    model = "chatglm3-6b"
+    inputs = "s"
+    [lengths.mpt-7b]
+    values = [3, 300]
+    [lengths.chatglm3-6b]
+    values = [3, 300]
+    """
+    path = tmp_path / "app.toml"
+    path.write_text(text.format(known="output_tokens = [3, 300]"))
+    _, (result,) = compare(read_application(path), ["greedy"], 3, 0)
+    assert result.runs_s == (result.schedule.ends_s,) * 3
+    path.write_text(text.format(known=""))
+    runs = [compare(read_application(path), ["greedy"], 3, seed)[1][0].runs_s for seed in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+    assert len(set(runs[0])) == 3
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_a_damaged_schedule_ends_in_a_sentence(
+    tmp_path: Path, show: Show, data: st.DataObject
+) -> None:
+    """What can be read can be drawn."""
+    path = tmp_path / "schedule.json"
+    if not (tmp_path / "whole").exists():
+        show(CHAIN, "--draws", "0", "--method", "min", "--out", path)
+        path.rename(tmp_path / "whole")
+    whole = (tmp_path / "whole").read_text()
+    numbers = list(re.finditer(r"-?\d+(\.\d+)?", whole))
+    for _ in range(data.draw(st.integers(1, 2))):
+        found = data.draw(st.sampled_from(numbers))
+        number = data.draw(st.sampled_from(["-1", "0", "1", "1e300", "1e999", "63", "64", "null"]))
+        whole = whole[: found.start()] + number.ljust(len(found[0])) + whole[found.end() :]
+    path.write_text(whole)
+    try:
+        read_schedules(path)
+    except MetropolisError:
+        return
+    assert show(path)[0] == 0
+
+
+def test_how_a_stage_ends_is_told(show: Show, tmp_path: Path) -> None:
+    """By a node that finishes, or one with few open requests; a reloaded node is told as such."""
+
+    def node(gpu: int, loads: bool, finishes: bool) -> StageNode:
+        return StageNode(1, 1, ((gpu,),), loads, 1.0, finishes)
+
+    first = {"a": node(0, True, False), "b": node(1, True, False), "c": node(2, True, False)}
+    second = {"a": node(0, False, True), "c": node(2, False, False)}
+    stages = (
+        ScheduleStage(0.0, 2.0, first, Boundary("b", 1500)),
+        ScheduleStage(2.0, 3.0, second),
+    )
+    path = tmp_path / "schedule.json"
+    write_schedule(path, "app", Schedule("ours", stages))
+    rows = [line.split() for line in show(path)[1].splitlines()]
+    assert ["b", "1", "x", "1", "1", "1.0", "1,500", "open"] in rows
+    assert ["2.0", "3.0", "a", "1", "x", "1", "0", "finished"] in rows
+    assert ["1", "continues"] in rows
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("gpus", [[0], [64]], "the GPUs [0, 64] are no different numbers in [0, 63]"),
+        ("gpus", [[1], [1]], "the GPUs [1, 1] are no different numbers in [0, 63]"),
+        ("dp", 3, "'n' has the plan dp3 tp1 and the GPUs ((0,), (1,))"),
+        ("nodes", {"\x1b[2J": None}, "'\\x1b[2J' is not the name of a node"),
+        ("ends_s", 4.0, "lasts from 5.0 to 4.0 s"),
+        ("ends_s", 1e300, "lasts from 5.0 to 1e+300 s"),
+    ],
+)
+def test_an_impossible_stage_is_named(
+    tmp_path: Path, field: str, value: Any, sentence: str
+) -> None:
+    node = StageNode(2, 1, ((0,), (1,)), True, 6.0, True)
+    content = msgspec.to_builtins(Schedule("max", (ScheduleStage(5.0, 9.0, {"n": node}),)))
+    path = tmp_path / "schedule.json"
+    record = {"application": "app", "schedule": content}
+    path.write_bytes(msgspec.json.encode(record))
+    assert list(read_schedules(path)[1]) == ["max, estimate"]
+    (stage,) = content["stages"]
+    if field == "nodes":
+        value = dict.fromkeys(value, stage["nodes"]["n"])
+    (stage if field in stage else stage["nodes"]["n"])[field] = value
+    path.write_bytes(msgspec.json.encode(record))
+    with pytest.raises(MetropolisError, match=r"schedule\.json: stage 1") as caught:
+        read_schedules(path)
+    assert sentence in f"{caught.value}"
+
+
+def test_the_commands_and_files_of_the_page_work(
+    show: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(comparison, "search", partial(search, effort=100_000))
+    commands = re.findall(r"^ {4}metropolis plan show (.*)$", PAGE, re.MULTILINE)
+    assert len(commands) >= 3
+    for command in commands:
+        arguments = shlex.split(command.replace("/tmp/", f"{tmp_path}/"))
+        status, _, err = show(*arguments)
+        assert (status, err) == (0, ""), command
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert blocks
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(block)
+        read_application(path)
