@@ -1,7 +1,7 @@
 """The dynamic scheduler of the running phase (SamuLLM §4.3).
 
-Models may finish in another order than planned. When one finishes, or the stage's boundary is
-reached, the next stage begins:
+When a model finishes, or the stage's boundary is reached, the next stage begins. If those that the
+schedule lets finish have finished, and no others, it is as planned. Otherwise
 
 1. A running model with the same plan in the next stage goes on, as does one in none of the stages
    to come.
@@ -30,6 +30,7 @@ class Follower:
         self._is_waiting = False
         """Whether a model of the stage before has not started."""
         self._is_over = False
+        self._current: Stage = {}
 
     @property
     def boundary(self) -> Boundary | None:
@@ -39,6 +40,13 @@ class Follower:
     def next_stage(self, unfinished: Collection[str], running: Stage) -> Stage:
         """What runs from now on; call it at the start, and whenever a node has finished or the
         boundary is reached."""
+        self._current = self._chosen(unfinished, running)
+        return self._current
+
+    def _chosen(self, unfinished: Collection[str], running: Stage) -> Stage:
+        if self._is_as_planned(unfinished):
+            self._next += 1
+            return self._stages[self._next - 1].plans
         running = {name: plan for name, plan in running.items() if name in unfinished}
         index = self._next - self._is_waiting
         while index < len(self._stages):
@@ -52,8 +60,24 @@ class Follower:
         self._is_over = True
         return self._rest(unfinished, running)
 
+    def _is_as_planned(self, unfinished: Collection[str]) -> bool:
+        """Whether the schedule has been followed to the end of the current stage."""
+        index = self._next
+        if self._is_waiting or index == len(self._stages):
+            return False
+        planned = self._stages[index].plans
+        before = self._stages[index - 1].plans if index else {}
+        later = {name for stage in self._stages[index:] for name in stage.plans}
+        return (
+            self._current == before
+            and all((name in unfinished) == (name in later) for name in before)
+            and all(name in unfinished for name in planned)
+            and self._fits(planned)
+        )
+
     def _begun(self, index: int, unfinished: Collection[str], running: Stage) -> tuple[Stage, bool]:
-        wanted = {name: p for name, p in self._stages[index].plans.items() if name in unfinished}
+        planned = self._stages[index].plans
+        wanted = {name: plan for name, plan in planned.items() if name in unfinished}
         later = {name for stage in self._stages[index:] for name in stage.plans}
         stage: Stage = {
             name: plan
