@@ -52,7 +52,7 @@ class FleetSchedule:
                 for index, gpus in phase.gpus.items()
             ):
                 raise MetropolisError(
-                    f"phase {number}: each instance needs as many GPUs of its own as its profile has"
+                    f"phase {number}: each instance needs GPUs of its own, as its profile says"
                 )
 
     def __str__(self) -> str:

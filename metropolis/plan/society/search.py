@@ -1,0 +1,223 @@
+"""The search for a society's plan.
+
+1. From the even splits, moves that lower the estimate lead to a first allocation.
+2. Moves from there, the most promising by estimate first, are judged by replays: for the whole day,
+   and for each phase. The day is the sum of its phases.
+3. Dynamic programming over the phases chooses among the allocations found, with the loading time of
+   each change. Agents out of order are in several phases at a time, which it does not know.
+4. Full replays compare the best even split, the best allocation for the day and the changing plan;
+   then the changing plan without one of its changes, as long as that is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from metropolis.plan.machine import Machine
+from metropolis.plan.society.allocation import (
+    GPUS_MAX,
+    Allocation,
+    Models,
+    even_splits,
+    neighbours,
+)
+from metropolis.plan.society.fleet import Phase, loading_s
+from metropolis.plan.society.judge import Judge, Stretch, stretches
+from metropolis.plan.society.phases import first_steps
+from metropolis.runtime.replays.replay import ReplayResult
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
+
+TRIED = 3
+"""Moves from an allocation that are replayed before the search ends there."""
+MOVES_MAX = 6
+"""Moves from the first allocation."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan and its replay of the whole trace."""
+
+    name: str
+    """`even`, `fixed` or `changing`."""
+    phases: tuple[Phase, ...]
+    result: ReplayResult
+
+    @property
+    def makespan_sim_s(self) -> float:
+        """Of the replay."""
+        return self.result.makespan_sim_s
+
+
+@dataclass(frozen=True)
+class SocietyPlan:
+    """What a search found."""
+
+    models: Models
+    mode: str
+    firsts: tuple[int, ...]
+    """The step at which each phase of the day begins, whether or not the plan changes there."""
+    even: Candidate
+    fixed: Candidate
+    """The best allocation for the whole day."""
+    changing: Candidate | None
+    """None: no change was expected to pay."""
+    replays: int
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest; of equally fast ones the simplest."""
+        found = [each for each in (self.even, self.fixed, self.changing) if each is not None]
+        return min(found, key=lambda each: each.makespan_sim_s)
+
+
+def plan_society(
+    trace: Trace,
+    machine: Machine,
+    *,
+    mode: str = "versioned",
+    phases: int | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> SocietyPlan:
+    """Plan the GPUs for the models that the trace's calls ask.
+
+    `phases`: how many the day is cut into; None: by its mix of models. Raises MetropolisError if a
+    model is unknown, a call does not fit its context, or the GPUs do not suffice.
+    """
+    models = Models(machine, tuple(sorted({*used_models(trace)})))
+    _check(trace, models)
+    judge = Judge(trace, models, mode, advance)
+    firsts = first_steps(trace, models, phases)
+    day = stretches(trace, models, firsts)
+    splits = even_splits(models)
+    even = min(splits, key=lambda each: _estimated(day, each))
+
+    def seconds(over: Sequence[Stretch], allocation: Allocation) -> float:
+        return sum(judge.seconds(each, allocation) for each in over)
+
+    fixed = min(
+        (_found(models, day, splits, seconds), *splits), key=lambda each: seconds(day, each)
+    )
+    chosen = [fixed, even]
+    if len(day) > 1:
+        chosen += [_found(models, [each], [fixed, even], seconds) for each in day]
+    path = _cheapest_path(models, day, [*dict.fromkeys(chosen)], judge)
+    return SocietyPlan(
+        models,
+        mode,
+        tuple(firsts),
+        even=_judged(judge, "even", [Phase(0, even)]),
+        fixed=_judged(judge, "fixed", [Phase(0, fixed)]),
+        changing=_judged_path(judge, path) if len(path) > 1 else None,
+        replays=judge.replays,
+    )
+
+
+def used_models(trace: Trace) -> list[str]:
+    """The models that calls ask. Raises MetropolisError if a call has none."""
+    used = [trace.calls.models[index] for index in sorted({*trace.calls.model.tolist()})]
+    if not used:
+        raise MetropolisError("the trace has no calls; there is nothing to plan")
+    if "" in used:
+        raise MetropolisError(
+            "calls of the trace have no model; name one for each function with --model "
+            "FUNCTION=NAME, and --model NAME for all others"
+        )
+    return used
+
+
+def _check(trace: Trace, models: Models) -> None:
+    machine, calls = models.machine, trace.calls
+    if machine.gpus > GPUS_MAX:
+        raise MetropolisError(f"{machine.gpus} GPUs; a society is planned for at most {GPUS_MAX}")
+    least = {name: plans[0].gpus for name, plans in zip(models.names, models.plans, strict=True)}
+    if not even_splits(models):
+        needs = ", ".join(f"{name} {count}" for name, count in least.items())
+        raise MetropolisError(
+            f"{machine.gpus} GPUs do not suffice for all models at a time; they need: {needs}"
+        )
+    tokens = calls.prompt_tokens + calls.output_tokens
+    for name in models.names:
+        longest = int(tokens[calls.model == calls.models.index(name)].max())
+        if longest > (context := machine.shape(name).context_tokens):
+            raise MetropolisError(
+                f"a call of {name} has {longest:,} tokens; its context has {context:,}"
+            )
+
+
+def _estimated(over: Sequence[Stretch], allocation: Allocation) -> float:
+    return sum(each.factor * each.estimate.seconds(allocation) for each in over)
+
+
+def _found(
+    models: Models,
+    over: Sequence[Stretch],
+    starts: Sequence[Allocation],
+    seconds: Callable[[Sequence[Stretch], Allocation], float],
+) -> Allocation:
+    """An allocation for some phases, by estimate and then by replays."""
+    needed = [any(each) for each in zip(*(each.estimate.needed for each in over), strict=True)]
+    best = min(starts, key=lambda each: _estimated(over, each))
+    while True:
+        better = min(
+            (best, *neighbours(models, best, needed)), key=lambda each: _estimated(over, each)
+        )
+        if better == best:
+            break
+        best = better
+    for _ in range(MOVES_MAX):
+        moves = sorted(neighbours(models, best, needed), key=lambda each: _estimated(over, each))[
+            :TRIED
+        ]
+        better = min((best, *moves), key=lambda each: seconds(over, each))
+        if better == best:
+            break
+        best = better
+    return best
+
+
+def _cheapest_path(
+    models: Models, day: Sequence[Stretch], allocations: Sequence[Allocation], judge: Judge
+) -> list[Phase]:
+    """The allocation of each phase, equal neighbours joined: least time with its changes."""
+    best: dict[Allocation, tuple[float, list[Phase]]] = {}
+    for stretch in day:
+        needed = stretch.estimate.needed
+        reached: dict[Allocation, tuple[float, list[Phase]]] = {}
+        for now in allocations:
+            if any(is_needed and p is None for is_needed, p in zip(needed, now, strict=True)):
+                continue
+            cost = judge.seconds(stretch, now)
+            phase = Phase(stretch.first, now)
+            ways = [
+                (
+                    spent + loading_s(models, before, now),
+                    path if before == now else [*path, phase],
+                )
+                for before, (spent, path) in best.items()
+            ] or [(0.0, [phase])]
+            spent, path = min(ways, key=lambda way: way[0])
+            reached[now] = spent + cost, path
+        best = reached
+    return min(best.values(), key=lambda way: way[0])[1]
+
+
+def _judged(judge: Judge, name: str, phases: Sequence[Phase]) -> Candidate:
+    return Candidate(name, tuple(phases), judge.day(phases))
+
+
+def _judged_path(judge: Judge, path: list[Phase]) -> Candidate:
+    """The path, or without some of its changes, by full replays."""
+    best = _judged(judge, "changing", path)
+    while len(best.phases) > 2:
+        shorter = [
+            [*best.phases[:index], *best.phases[index + 1 :]]
+            for index in range(1, len(best.phases))
+        ]
+        judged = [_judged(judge, "changing", each) for each in shorter]
+        better = min(judged, key=lambda each: each.makespan_sim_s)
+        if better.makespan_sim_s >= best.makespan_sim_s:
+            break
+        best = better
+    return best
