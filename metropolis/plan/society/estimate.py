@@ -29,11 +29,6 @@ class Estimate:
         self._work_s: dict[tuple[int, ExecutionPlan], float] = {}
         self._alone_s: dict[tuple[int, int], Float64] = {}
 
-    @property
-    def needed(self) -> list[bool]:
-        """Whether there are calls of each model."""
-        return [len(each) > 0 for each in self._calls]
-
     def seconds(self, allocation: Allocation) -> float:
         """The estimate; infinite if the allocation lacks a model that is needed."""
         busiest_s, agents_s = 0.0, np.zeros(self._trace.agents)

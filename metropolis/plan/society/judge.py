@@ -27,7 +27,14 @@ class Stretch:
     sample: Trace
     factor: float
     """Calls of the phase for each call of the sample."""
+    needed: tuple[bool, ...]
+    """Whether the phase has calls of each model."""
     models: Models
+
+    def hosts(self, allocation: Allocation) -> bool:
+        """Whether the allocation has all models that are needed."""
+        pairs = zip(self.needed, allocation, strict=True)
+        return all(plan is not None or not is_needed for is_needed, plan in pairs)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -41,14 +48,17 @@ def stretches(
     """The phases that begin at `firsts`, each with the steps around its middle call."""
     found = []
     for first, last in pairwise([*firsts, trace.steps]):
-        steps = trace.calls.step[(trace.calls.step >= first) & (trace.calls.step < last)]
+        is_within = (trace.calls.step >= first) & (trace.calls.step < last)
+        steps = trace.calls.step[is_within]
+        used = {trace.calls.models[index] for index in np.unique(trace.calls.model[is_within])}
         begin, end = first, last
         if len(steps) > calls_max:
             middle, half = len(steps) // 2, calls_max // 2
             begin, end = int(steps[middle - half]), int(steps[middle + half - 1]) + 1
         count = int(np.count_nonzero((steps >= begin) & (steps < end)))
-        sample = trace.window(begin, end)
-        found.append(Stretch(first, sample, len(steps) / count if count else 1.0, models))
+        factor = len(steps) / count if count else 1.0
+        needed = tuple(name in used for name in models.names)
+        found.append(Stretch(first, trace.window(begin, end), factor, needed, models))
     return found
 
 

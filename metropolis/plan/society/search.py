@@ -109,7 +109,7 @@ def plan_society(
         tuple(firsts),
         even=_judged(judge, "even", [Phase(0, even)]),
         fixed=_judged(judge, "fixed", [Phase(0, fixed)]),
-        changing=_judged_path(judge, path) if len(path) > 1 else None,
+        changing=_judged_path(judge, day, path) if len(path) > 1 else None,
         replays=judge.replays,
     )
 
@@ -157,7 +157,7 @@ def _found(
     seconds: Callable[[Sequence[Stretch], Allocation], float],
 ) -> Allocation:
     """An allocation for some phases, by estimate and then by replays."""
-    needed = [any(each) for each in zip(*(each.estimate.needed for each in over), strict=True)]
+    needed = [any(each) for each in zip(*(each.needed for each in over), strict=True)]
     best = min(starts, key=lambda each: _estimated(over, each))
     while True:
         better = min(
@@ -183,10 +183,9 @@ def _cheapest_path(
     """The allocation of each phase, equal neighbours joined: least time with its changes."""
     best: dict[Allocation, tuple[float, list[Phase]]] = {}
     for stretch in day:
-        needed = stretch.estimate.needed
         reached: dict[Allocation, tuple[float, list[Phase]]] = {}
         for now in allocations:
-            if any(is_needed and p is None for is_needed, p in zip(needed, now, strict=True)):
+            if not stretch.hosts(now):
                 continue
             cost = judge.seconds(stretch, now)
             phase = Phase(stretch.first, now)
@@ -207,7 +206,7 @@ def _judged(judge: Judge, name: str, phases: Sequence[Phase]) -> Candidate:
     return Candidate(name, tuple(phases), judge.day(phases))
 
 
-def _judged_path(judge: Judge, path: list[Phase]) -> Candidate:
+def _judged_path(judge: Judge, day: Sequence[Stretch], path: list[Phase]) -> Candidate:
     """The path, or without some of its changes, by full replays."""
     best = _judged(judge, "changing", path)
     while len(best.phases) > 2:
@@ -215,9 +214,17 @@ def _judged_path(judge: Judge, path: list[Phase]) -> Candidate:
             [*best.phases[:index], *best.phases[index + 1 :]]
             for index in range(1, len(best.phases))
         ]
-        judged = [_judged(judge, "changing", each) for each in shorter]
-        better = min(judged, key=lambda each: each.makespan_sim_s)
-        if better.makespan_sim_s >= best.makespan_sim_s:
+        judged = [_judged(judge, "changing", each) for each in shorter if _hosts(each, day)]
+        better = min([best, *judged], key=lambda each: each.makespan_sim_s)
+        if better is best:
             break
         best = better
     return best
+
+
+def _hosts(path: Sequence[Phase], day: Sequence[Stretch]) -> bool:
+    """Whether each stretch has the models that it needs."""
+    return all(
+        stretch.hosts([each for each in path if each.step <= stretch.first][-1].allocation)
+        for stretch in day
+    )
