@@ -82,6 +82,7 @@ cli = LazyGroup(
             "diff",
             "fork",
             "gateway",
+            "plan",
             "replay",
             "resume",
             "reuse",

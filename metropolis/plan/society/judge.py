@@ -12,11 +12,12 @@ import numpy as np
 from metropolis.plan.society.allocation import Allocation, Models
 from metropolis.plan.society.estimate import Estimate
 from metropolis.plan.society.fleet import Phase, schedule_of
+from metropolis.plan.society.phases import work_s
 from metropolis.runtime.replays.replay import ReplayResult, Setting, replay
 from metropolis.trace.schema import Trace
 
-CALLS_MAX = 8_000
-"""Of the stretch that is replayed in place of a phase."""
+CALLS_MAX = 12_000
+"""Of the stretch that is replayed in place of a phase, about."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,10 @@ class Stretch:
     """A phase of the day, and the part of it that is replayed in its place."""
 
     first: int
+    whole: Trace
     sample: Trace
     factor: float
-    """Calls of the phase for each call of the sample."""
+    """Work of the phase relative to that of the sample."""
     needed: tuple[bool, ...]
     """Whether the phase has calls of each model."""
     models: Models
@@ -38,28 +40,36 @@ class Stretch:
 
     @cached_property
     def estimate(self) -> Estimate:
-        """Of the sample."""
-        return Estimate(self.sample, self.models)
+        """Of the phase."""
+        return Estimate(self.whole, self.models)
 
 
 def stretches(
     trace: Trace, models: Models, firsts: Sequence[int], calls_max: int = CALLS_MAX
 ) -> list[Stretch]:
-    """The phases that begin at `firsts`, each with the steps around its middle call."""
-    found = []
-    for first, last in pairwise([*firsts, trace.steps]):
-        is_within = (trace.calls.step >= first) & (trace.calls.step < last)
-        steps = trace.calls.step[is_within]
-        used = {trace.calls.models[index] for index in np.unique(trace.calls.model[is_within])}
-        begin, end = first, last
-        if len(steps) > calls_max:
-            middle, half = len(steps) // 2, calls_max // 2
-            begin, end = int(steps[middle - half]), int(steps[middle + half - 1]) + 1
-        count = int(np.count_nonzero((steps >= begin) & (steps < end)))
-        factor = len(steps) / count if count else 1.0
-        needed = tuple(name in used for name in models.names)
-        found.append(Stretch(first, trace.window(begin, end), factor, needed, models))
-    return found
+    """The phases that begin at `firsts`."""
+    return [
+        _stretch(first, trace.window(first, last), models, calls_max)
+        for first, last in pairwise([*firsts, trace.steps])
+    ]
+
+
+def _stretch(first: int, whole: Trace, models: Models, calls_max: int) -> Stretch:
+    """The phase with the sample whose work is divided among models most as that of the phase."""
+    steps, work = whole.calls.step, work_s(whole, models)
+    parts = -(-len(steps) // calls_max) or 1
+    inner = steps[[len(steps) * part // parts for part in range(1, parts)]].tolist()
+    bounds = sorted({0, *inner, whole.steps})
+    samples = [whole.window(begin, end) for begin, end in pairwise(bounds)]
+    works = [work_s(sample, models) for sample in samples]
+
+    def distance(index: int) -> float:
+        share = works[index] / (works[index].sum() or 1.0)
+        return float(np.abs(share - work / (work.sum() or 1.0)).sum())
+
+    best = min(range(len(samples)), key=distance)
+    factor = float(work.sum() / works[best].sum()) if works[best].any() else 1.0
+    return Stretch(first, whole, samples[best], factor, tuple((work > 0).tolist()), models)
 
 
 class Judge:
@@ -69,7 +79,8 @@ class Judge:
         self, trace: Trace, models: Models, mode: str, advance: Callable[[int], None]
     ) -> None:
         """`advance` is called with 1 after each replay."""
-        self._trace, self._models, self._mode, self._advance = trace, models, mode, advance
+        self.models = models
+        self._trace, self._mode, self._advance = trace, mode, advance
         self._known: dict[tuple[int, Allocation], float] = {}
         self.replays = 0
 
@@ -79,7 +90,7 @@ class Judge:
         if key not in self._known:
             calls = stretch.sample.calls
             self._known[key] = (
-                stretch.factor * self._replayed(stretch.sample, [Phase(0, allocation)])
+                stretch.factor * self._replay(stretch.sample, [Phase(0, allocation)]).makespan_sim_s
                 if len(calls)
                 else 0.0
             )
@@ -89,14 +100,9 @@ class Judge:
         """A replay of the whole trace."""
         return self._replay(self._trace, phases)
 
-    def _replayed(self, trace: Trace, phases: Sequence[Phase]) -> float:
-        return self._replay(trace, phases).makespan_sim_s
-
     def _replay(self, trace: Trace, phases: Sequence[Phase]) -> ReplayResult:
-        schedule = schedule_of(self._models, phases)
-        setting = Setting.of(trace.meta, schedule.fleet)
-        if len(phases) > 1:
-            setting = replace(setting, schedule=schedule)
+        schedule = schedule_of(self.models, phases)
+        setting = replace(Setting.of(trace.meta, schedule.fleet), schedule=schedule)
         self.replays += 1
         result = replay(trace, self._mode, setting)
         self._advance(1)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +32,8 @@ from metropolis.types import MetropolisError
 
 TRIED = 3
 """Moves from an allocation that are replayed before the search ends there."""
-MOVES_MAX = 6
-"""Moves from the first allocation."""
+REPLAYS_MAX = 80
+"""Replays of samples before the search keeps what it has found."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Candidate:
     """A plan and its replay of the whole trace."""
 
     name: str
-    """`even`, `fixed` or `changing`."""
+    """`even`, `fixed` (one allocation for the whole day) or `changing`."""
     phases: tuple[Phase, ...]
     result: ReplayResult
 
@@ -48,6 +49,11 @@ class Candidate:
     def makespan_sim_s(self) -> float:
         """Of the replay."""
         return self.result.makespan_sim_s
+
+    @property
+    def gpus_busy(self) -> float:
+        """Mean busy share of the GPUs that it uses."""
+        return self.result.utilisation or 0.0
 
 
 @dataclass(frozen=True)
@@ -60,16 +66,21 @@ class SocietyPlan:
     """The step at which each phase of the day begins, whether or not the plan changes there."""
     even: Candidate
     fixed: Candidate
-    """The best allocation for the whole day."""
     changing: Candidate | None
     """None: no change was expected to pay."""
     replays: int
+    """Of samples and of the whole trace."""
+    search_wall_s: float
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """The simplest first."""
+        return [each for each in (self.even, self.fixed, self.changing) if each is not None]
 
     @property
     def best(self) -> Candidate:
         """The fastest; of equally fast ones the simplest."""
-        found = [each for each in (self.even, self.fixed, self.changing) if each is not None]
-        return min(found, key=lambda each: each.makespan_sim_s)
+        return min(self.candidates, key=lambda each: each.makespan_sim_s)
 
 
 def plan_society(
@@ -78,13 +89,16 @@ def plan_society(
     *,
     mode: str = "versioned",
     phases: int | None = None,
+    replays_max: int = REPLAYS_MAX,
     advance: Callable[[int], None] = lambda _: None,
 ) -> SocietyPlan:
     """Plan the GPUs for the models that the trace's calls ask.
 
-    `phases`: how many the day is cut into; None: by its mix of models. Raises MetropolisError if a
-    model is unknown, a call does not fit its context, or the GPUs do not suffice.
+    `phases`: how many the day is cut into; None: by its mix of models. `advance` is called with 1
+    after each replay. Raises MetropolisError if a model is unknown, a call does not fit its
+    context, or the GPUs do not suffice.
     """
+    began_s = time.perf_counter()
     models = Models(machine, tuple(sorted({*used_models(trace)})))
     _check(trace, models)
     judge = Judge(trace, models, mode, advance)
@@ -93,16 +107,11 @@ def plan_society(
     splits = even_splits(models)
     even = min(splits, key=lambda each: _estimated(day, each))
 
-    def seconds(over: Sequence[Stretch], allocation: Allocation) -> float:
-        return sum(judge.seconds(each, allocation) for each in over)
-
-    fixed = min(
-        (_found(models, day, splits, seconds), *splits), key=lambda each: seconds(day, each)
-    )
+    fixed = _found(judge, day, splits, replays_max)
     chosen = [fixed, even]
     if len(day) > 1:
-        chosen += [_found(models, [each], [fixed, even], seconds) for each in day]
-    path = _cheapest_path(models, day, [*dict.fromkeys(chosen)], judge)
+        chosen += [_found(judge, [each], [fixed, even], replays_max) for each in day]
+    path = _cheapest_path(judge, day, [*dict.fromkeys(chosen)])
     return SocietyPlan(
         models,
         mode,
@@ -111,6 +120,7 @@ def plan_society(
         fixed=_judged(judge, "fixed", [Phase(0, fixed)]),
         changing=_judged_path(judge, day, path) if len(path) > 1 else None,
         replays=judge.replays,
+        search_wall_s=time.perf_counter() - began_s,
     )
 
 
@@ -147,16 +157,18 @@ def _check(trace: Trace, models: Models) -> None:
 
 
 def _estimated(over: Sequence[Stretch], allocation: Allocation) -> float:
-    return sum(each.factor * each.estimate.seconds(allocation) for each in over)
+    return sum(each.estimate.seconds(allocation) for each in over)
+
+
+def _judged_s(judge: Judge, over: Sequence[Stretch], allocation: Allocation) -> float:
+    return sum(judge.seconds(each, allocation) for each in over)
 
 
 def _found(
-    models: Models,
-    over: Sequence[Stretch],
-    starts: Sequence[Allocation],
-    seconds: Callable[[Sequence[Stretch], Allocation], float],
+    judge: Judge, over: Sequence[Stretch], starts: Sequence[Allocation], replays_max: int
 ) -> Allocation:
-    """An allocation for some phases, by estimate and then by replays."""
+    """An allocation for some phases, by estimate and then by replays; no start is faster."""
+    models = judge.models
     needed = [any(each) for each in zip(*(each.needed for each in over), strict=True)]
     best = min(starts, key=lambda each: _estimated(over, each))
     while True:
@@ -166,11 +178,12 @@ def _found(
         if better == best:
             break
         best = better
-    for _ in range(MOVES_MAX):
+    best = min((best, *starts), key=lambda each: _judged_s(judge, over, each))
+    while judge.replays < replays_max:
         moves = sorted(neighbours(models, best, needed), key=lambda each: _estimated(over, each))[
             :TRIED
         ]
-        better = min((best, *moves), key=lambda each: seconds(over, each))
+        better = min((best, *moves), key=lambda each: _judged_s(judge, over, each))
         if better == best:
             break
         best = better
@@ -178,7 +191,7 @@ def _found(
 
 
 def _cheapest_path(
-    models: Models, day: Sequence[Stretch], allocations: Sequence[Allocation], judge: Judge
+    judge: Judge, day: Sequence[Stretch], allocations: Sequence[Allocation]
 ) -> list[Phase]:
     """The allocation of each phase, equal neighbours joined: least time with its changes."""
     best: dict[Allocation, tuple[float, list[Phase]]] = {}
@@ -191,7 +204,7 @@ def _cheapest_path(
             phase = Phase(stretch.first, now)
             ways = [
                 (
-                    spent + loading_s(models, before, now),
+                    spent + loading_s(judge.models, before, now),
                     path if before == now else [*path, phase],
                 )
                 for before, (spent, path) in best.items()
