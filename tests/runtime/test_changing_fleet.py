@@ -120,6 +120,48 @@ def test_calls_that_wait_in_an_engine_move_to_one_that_comes_up() -> None:
     assert result.makespan_sim_s < 0.7 * alone.makespan_sim_s
 
 
+def test_calls_that_wait_in_an_engine_that_drains_move_to_another() -> None:
+    """An agent that is ahead has sent a long batch when the slower one reaches the next phase."""
+    many = 60
+    trace = small_trace(0, agents=2, steps=2, edge=3, radius=1)
+    positions = np.zeros_like(trace.positions)
+    positions[:, 1] = 100
+    step = np.concatenate([[0], np.ones(many)]).astype(np.int32)
+    none = np.zeros(many + 1, np.int32)
+    output = none + 500
+    output[0] = 20
+    calls = replace(
+        trace.calls, step=step, agent=step, function=none, model=none, models=("a",),
+        prompt_tokens=none + 8000, output_tokens=output,
+        prefix_id=none.astype(np.int64) - 1, prefix_tokens=none,
+        parent_offsets=np.zeros(many + 2, np.int64), parents=np.zeros(0, np.int64),
+    )  # fmt: skip
+    trace = replace(trace, positions=positions, calls=calls)
+    phases = FleetPhase(0, {0: (0,)}), FleetPhase(1, {1: (0,)})
+    result = replay(
+        trace, "versioned", setting_on(trace, FleetSchedule(FLEET, (0.0,) * len(FLEET), phases))
+    )
+    served = result.instance[1:]
+    assert (result.sent_sim_s[1:] < result.completed_sim_s[0]).all()
+    assert 0 < np.count_nonzero(served == 0) < 30
+    assert np.count_nonzero(served == 1) > 30
+
+
+def test_a_model_that_loads_again_has_an_empty_cache_and_its_work_still_counts() -> None:
+    trace = one_agent(3)
+    shared = np.zeros(3, np.int32) + 96
+    calls = replace(trace.calls, prefix_id=np.zeros(3, np.int64), prefix_tokens=shared)
+    trace = replace(trace, calls=calls)
+    phases = tuple(FleetPhase(step, {step % 2: (0,)}) for step in range(3))
+    setting = setting_on(trace, FleetSchedule(FLEET, (5.0,) * len(FLEET), phases))
+    result = replay(trace, "versioned", replace(setting, prefix_reuse=True))
+    assert result.instance.tolist() == [0, 1, 0]
+    seconds = result.completed_sim_s - result.started_sim_s
+    assert seconds[2] == pytest.approx(seconds[0])
+    assert result.makespan_sim_s == pytest.approx(seconds.sum() + 10)
+    assert result.utilisation == pytest.approx(seconds.sum() / result.makespan_sim_s)
+
+
 def test_a_phase_without_a_model_that_its_steps_ask_is_refused() -> None:
     trace = one_agent(6)
     phases = FleetPhase(0, {0: (0,)}), FleetPhase(2, {4: (0,)})

@@ -95,6 +95,10 @@ def test_samples_stand_for_their_phases(seed: int, calls_max: int) -> None:
         sample, whole = work_s(each.sample, models), work_s(each.whole, models)
         assert each.factor * sample.sum() == pytest.approx(whole.sum())
         assert each.needed == tuple((whole > 0).tolist())
+    even, sample = even_splits(models)[0], day[0].sample
+    judged = Judge(trace, models, "versioned", lambda _: None).seconds(day[0], even)
+    alone = Judge(sample, models, "versioned", lambda _: None).day([Phase(0, even)])
+    assert judged == pytest.approx(day[0].factor * alone.makespan_sim_s)
 
 
 @given(st.integers(0, 1 << 30))
