@@ -12,11 +12,11 @@ from metropolis._core import simulate
 from metropolis.plan.society.allocation import Models
 from metropolis.trace.schema import Trace
 
-SLICES = 24
-"""Stretches of equal length that phases consist of; hours of a day."""
-PHASES_MAX = 8
+SLICES_MAX = 24
+"""Stretches of equal length that phases consist of: hours, of a day or less."""
+PHASES_MAX = 6
 """Of automatic phases."""
-LOSS_MAX = 0.02
+LOSS_MAX = 0.0025
 """Automatic phases are merged while the work in another mix than its phase's grows by less, as a
 share of all work."""
 
@@ -42,8 +42,10 @@ def work_s(trace: Trace, models: Models) -> npt.NDArray[np.float64]:
 
 def first_steps(trace: Trace, models: Models, count: int | None) -> list[int]:
     """The step at which each of `count` phases begins; None: as many as the mix asks for."""
+    hours = round(trace.steps * trace.meta.step_s / 3600)
+    slices = max(1, min(hours, SLICES_MAX), count or 1)
     bounds: list[int] = np.unique(
-        np.linspace(0, trace.steps, SLICES + 1).round().astype(int)
+        np.linspace(0, trace.steps, slices + 1).round().astype(int)
     ).tolist()
     work = [work_s(trace.window(first, last), models) for first, last in pairwise(bounds)]
     firsts, phases = bounds[:-1], [[each] for each in work]

@@ -6,7 +6,7 @@
 3. Dynamic programming over the phases chooses among the allocations found, with the loading time of
    each change. Agents out of order are in several phases at a time, which it does not know.
 4. Full replays compare the best even split, the best allocation for the day and the changing plan;
-   then the changing plan without one of its changes, as long as that is faster.
+   then the changing plan without its least useful change, as long as that is faster.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from metropolis.plan.machine import Machine
 from metropolis.plan.society.allocation import (
@@ -227,17 +228,28 @@ def _judged_path(judge: Judge, day: Sequence[Stretch], path: list[Phase]) -> Can
             [*best.phases[:index], *best.phases[index + 1 :]]
             for index in range(1, len(best.phases))
         ]
-        judged = [_judged(judge, "changing", each) for each in shorter if _hosts(each, day)]
-        better = min([best, *judged], key=lambda each: each.makespan_sim_s)
-        if better is best:
+        hosting = [each for each in shorter if _hosts(each, day)]
+        if not hosting:
+            break
+        expected = min(hosting, key=lambda each: _path_s(judge, day, each))
+        better = _judged(judge, "changing", expected)
+        if better.makespan_sim_s >= best.makespan_sim_s:
             break
         best = better
     return best
 
 
+def _path_s(judge: Judge, day: Sequence[Stretch], path: Sequence[Phase]) -> float:
+    """The sum of the phases, with the loading times of the changes."""
+    loads = (loading_s(judge.models, a.allocation, b.allocation) for a, b in pairwise(path))
+    stretches_s = (judge.seconds(each, _at(path, each)) for each in day)
+    return sum(stretches_s) + sum(loads)
+
+
+def _at(path: Sequence[Phase], stretch: Stretch) -> Allocation:
+    return [each for each in path if each.step <= stretch.first][-1].allocation
+
+
 def _hosts(path: Sequence[Phase], day: Sequence[Stretch]) -> bool:
     """Whether each stretch has the models that it needs."""
-    return all(
-        stretch.hosts([each for each in path if each.step <= stretch.first][-1].allocation)
-        for stretch in day
-    )
+    return all(stretch.hosts(_at(path, stretch)) for stretch in day)
