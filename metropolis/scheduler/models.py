@@ -38,3 +38,12 @@ class ServedModels:
                 raise MetropolisError(f"no instance serves the model {model!r}; they serve {known}")
             self._serving[model] = self.all if serving == self.all else serving
         return self._serving[model]
+
+    def others(self, instance: int) -> list[int]:
+        """The other instances that serve a model of `instance`."""
+        of, mine = self.of, self.of[instance]
+        return [
+            index
+            for index, names in enumerate(of)
+            if index != instance and (names is None or mine is None or names & mine)
+        ]

@@ -13,6 +13,8 @@ from metropolis.policy.faults import read
 from metropolis.scheduler.base import InstanceLimits, Place, Preempt, Reject, Report
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.sim.cache_choice import CacheChoice
+from metropolis.sim.fleet_changes import Down, FleetChanges, Off, Up
+from metropolis.sim.fleet_schedule import FleetSchedule
 from metropolis.sim.instance import Aborted, SimulatedInstance, SimulatedRequest, Start
 from metropolis.sim.options import PoolOptions
 
@@ -22,7 +24,8 @@ class SimulatedCluster:
 
     `at_once`: the maximum number of requests that an instance has at a time. `choice` says which
     cache a prefill starts from; profiles and dispatcher are then those of `choice.fleet`, and its
-    plug-in decides on `options.prefix_reuse`. Methods raise PluginError on a faulty plug-in.
+    plug-in decides on `options.prefix_reuse`. `schedule`: when which of the instances serve; by
+    default all do. Methods raise PluginError on a faulty plug-in.
     """
 
     def __init__(
@@ -33,8 +36,10 @@ class SimulatedCluster:
         options: PoolOptions,
         at_once: float = inf,
         choice: CacheChoice | None = None,
+        schedule: FleetSchedule | None = None,
     ) -> None:
         self._choice = choice
+        self._changes = None if schedule is None else FleetChanges(schedule)
         if choice:
             options = replace(options, prefix_reuse=choice.own_prefix)
         self._instances = [
@@ -48,7 +53,7 @@ class SimulatedCluster:
             for each in profiles
         ]
         self._scheduler = Scheduler(policy, dispatcher, limits)
-        for index in range(len(profiles)):
+        for index in range(len(profiles)) if schedule is None else schedule.phases[0].gpus:
             self._scheduler.instance_up(index, 0.0)
         self._engine_preemptions = [0] * len(self._instances)
         self._policy_preemptions = 0
@@ -60,9 +65,9 @@ class SimulatedCluster:
         """Preemptions so far on all instances: by engines (lack of memory) and by the policy."""
         return sum(self._engine_preemptions) + self._policy_preemptions
 
-    def busy_sim_s(self) -> float:
-        """Busy time summed over the instances."""
-        return sum(instance.busy_sim_s for instance in self._instances)
+    def busy_sim_s(self) -> list[float]:
+        """Busy time of each instance."""
+        return [instance.busy_sim_s for instance in self._instances]
 
     def send(
         self, request: QueuedRequest, output_tokens: int, answer_text: int | None = None
@@ -92,9 +97,10 @@ class SimulatedCluster:
         self._scheduler.program_ended(program)
 
     def next_event_sim_s(self) -> float:
-        """The earliest next completion or preemption; infinite when nothing is placed."""
+        """The earliest next completion, preemption or loaded model; infinite when none comes."""
         events = (instance.next_event_sim_s() for instance in self._instances)
-        return min(self._scheduler.due_s, *events)
+        loaded_s = inf if self._changes is None else self._changes.due_s
+        return min(self._scheduler.due_s, loaded_s, *events)
 
     def check_progress(self) -> None:
         """Raise PluginError if requests wait although no instance is busy."""
@@ -117,6 +123,33 @@ class SimulatedCluster:
                 self._engine_preemptions[index] = instance.preemptions
                 self._scheduler.instance_preempted(index, now_sim_s)
         return served
+
+    def reach(self, floor: int, now_sim_s: float) -> None:
+        """Change the fleet as its schedule says when the slowest agent is at step `floor`.
+
+        Requests that wait in the engine of an instance that drains, or beside one that comes up,
+        are placed again.
+        """
+        if self._changes is None:
+            return
+        while changes := self._changes.update(floor, self._scheduler.in_flight, now_sim_s):
+            for change in changes:
+                index = change.instance
+                match change:
+                    case Up():
+                        self._scheduler.instance_up(index, now_sim_s)
+                        for other in self._scheduler.models.others(index):
+                            self._withdraw_waiting(other, now_sim_s)
+                    case Down():
+                        self._scheduler.instance_down(index, now_sim_s)
+                        self._withdraw_waiting(index, now_sim_s)
+                    case Off():
+                        self._scheduler.instance_lost(index)
+                        self._instances[index].restart()
+
+    def _withdraw_waiting(self, index: int, now_sim_s: float) -> None:
+        for request_id in self._scheduler.running(index):
+            self._instances[index].withdraw(request_id, now_sim_s)
 
     def dispatch(self, now_sim_s: float) -> None:
         """Carry out the scheduler's commands."""

@@ -75,8 +75,10 @@ class SimulatedInstance:
     """One engine; the caller advances the time."""
 
     def __init__(self, index: int, profile: Profile, options: PoolOptions) -> None:
-        self._index, self._profile = index, profile
+        self._index, self._profile, self._options = index, profile, options
         self._pool = InstancePool(profile, **asdict(options))
+        self._preemptions_before, self._busy_before_sim_s = 0, 0.0
+        """Of the engines before the latest `restart`."""
         self._requests: dict[int, SimulatedRequest] = {}
         """Submitted requests by id, but for cancelled ones."""
         self._loading: list[tuple[float, int, Request]] = []
@@ -89,12 +91,12 @@ class SimulatedInstance:
     @property
     def preemptions(self) -> int:
         """Preemptions so far by the engine, for lack of memory."""
-        return self._pool.preemptions()
+        return self._preemptions_before + self._pool.preemptions()
 
     @property
     def busy_sim_s(self) -> float:
         """Busy time so far."""
-        return self._pool.busy_sim_s(0)
+        return self._busy_before_sim_s + self._pool.busy_sim_s(0)
 
     def next_event_sim_s(self) -> float:
         """The earliest time at which a request may leave; infinite when the engine is empty."""
@@ -138,6 +140,12 @@ class SimulatedInstance:
                     request.output_tokens,
                     request.first_token_sim_s,
                 )
+
+    def restart(self) -> None:
+        """Replace the engine, which has no request, by one with an empty cache."""
+        assert not self._requests, "an instance with requests restarts"
+        self._preemptions_before, self._busy_before_sim_s = self.preemptions, self.busy_sim_s
+        self._pool = InstancePool(self._profile, **asdict(self._options))
 
     def submit(
         self, request: SimulatedRequest, priority: int, now_sim_s: float, start: Start

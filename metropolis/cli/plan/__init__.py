@@ -1,4 +1,4 @@
-"""`metropolis plan`: which models run when, and on how many GPUs."""
+"""`metropolis plan`: schedules of applications, runs by them, and fleets for societies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from metropolis.cli import LazyGroup
 
 command = LazyGroup(
     "plan",
-    {part: f"metropolis.cli.plan.{part}" for part in ("run", "show")},
+    {part: f"metropolis.cli.plan.{part}" for part in ("run", "show", "society")},
     "Plan which models run when, and on how many GPUs; run applications by the plan.",
 )

@@ -83,7 +83,7 @@ def _as_many_as_possible(timeline: Timeline, moment: Moment, fixed: Stage) -> li
 def _divisions(timeline: Timeline, names: list[tuple[str, int]], fixed: Stage) -> Iterable[Stage]:
     """Stages that divide the free GPUs evenly."""
     free = timeline.machine.gpus - used_gpus(fixed)
-    for shares in _even_shares(free, [least for _, least in names]):
+    for shares in even_shares(free, [least for _, least in names]):
         choices = [
             _largest(plans_of(timeline, name), share)
             for (name, _), share in zip(names, shares, strict=True)
@@ -98,7 +98,7 @@ def _largest(plans: Iterable[ExecutionPlan], share: int) -> list[ExecutionPlan]:
     return [plan for plan in within if plan.gpus == most]
 
 
-def _even_shares(gpus: int, least: list[int]) -> Iterable[tuple[int, ...]]:
+def even_shares(gpus: int, least: list[int]) -> Iterable[tuple[int, ...]]:
     """Divisions whose parts differ as little as possible; no part is below its least."""
     shares = list(least)
     while sum(shares) < gpus and shares:

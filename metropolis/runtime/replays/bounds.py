@@ -68,7 +68,7 @@ def all_at_once(trace: Trace, fleet: SimulatedFleet, prefix_reuse: bool) -> dict
     )
     completed = simulated["last_token_sim_s"]
     makespan_sim_s = float(completed.max(initial=0.0))
-    busy = utilisation(simulated["busy_sim_s"], fleet, makespan_sim_s)
+    busy = utilisation(simulated["busy_sim_s"], len(fleet), makespan_sim_s)
     return _bound(makespan_sim_s, sent, completed, busy, simulated["preemptions"])
 
 

@@ -65,7 +65,7 @@ def replay_in_core(
     busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(len(fleet)))
     return {
         "makespan_sim_s": replaying.makespan_sim_s,
-        "utilisation": utilisation(busy_sim_s, fleet, replaying.makespan_sim_s),
+        "utilisation": utilisation(busy_sim_s, len(fleet), replaying.makespan_sim_s),
         "preemptions": pool.preemptions(),
         "wasted_calls": replaying.sent_calls - len(calls),
         "controller_us_per_agent_step": replaying.controller_wall_s / committed * 1e6,
@@ -78,6 +78,6 @@ def replay_in_core(
     }
 
 
-def utilisation(busy_sim_s: float, fleet: SimulatedFleet, makespan_sim_s: float) -> float:
-    """Mean busy share of the fleet's instances."""
-    return busy_sim_s / (len(fleet) * makespan_sim_s) if makespan_sim_s else 0.0
+def utilisation(busy_sim_s: float, count: int, makespan_sim_s: float) -> float:
+    """Mean busy share of `count` instances or GPUs; `busy_sim_s`: summed over them."""
+    return busy_sim_s / (count * makespan_sim_s) if makespan_sim_s else 0.0

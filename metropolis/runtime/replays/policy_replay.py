@@ -65,6 +65,10 @@ class PolicyReplay:
         self._program_began_s: dict[tuple[int, int], float] = {}
         """Arrival of the first call of each unfinished agent-step."""
         self._finished: deque[_Cluster] = deque()
+        self._floor = 0
+        """The step of the slowest agent."""
+        self._committed = [0] * trace.steps
+        """By step: agents that have committed it."""
         self.now_sim_s = 0.0
         self.controller_wall_s = 0.0
         rows = trace.steps * trace.agents
@@ -86,6 +90,7 @@ class PolicyReplay:
         """Advance to the next event of the engines."""
         while self._ready and self._outstanding < (self._outstanding_max or inf):
             self._submit(heapq.heappop(self._ready))
+        self._engines.reach(self._floor, self.now_sim_s)
         self._engines.dispatch(self.now_sim_s)
         self.now_sim_s = self._engines.next_event_sim_s()
         if isinf(self.now_sim_s):
@@ -124,6 +129,9 @@ class PolicyReplay:
         self.committed_sim_s[[step * self._trace.agents + agent for agent in agents]] = (
             self.now_sim_s
         )
+        self._committed[step] += len(agents)
+        while self._floor < step + 1 and self._committed[self._floor] == self._trace.agents:
+            self._floor += 1
         self._dispatch(self._timed(lambda: self._controller.commit(agents, moved)))
         if self._progress is not None:
             self._progress(len(agents))

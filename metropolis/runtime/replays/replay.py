@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from metropolis.runtime.replays.policy_replay import PolicyReplay
 from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.fleet_schedule import FleetSchedule
 from metropolis.sim.options import PoolOptions
 from metropolis.trace.mining import InteractionGraph, interactions
 from metropolis.trace.schema import Trace, TraceMeta
@@ -59,6 +61,8 @@ class Setting:
     hours: str = "all"
     joint_radius: float | None = None
     """None: the perception radius."""
+    schedule: FleetSchedule | None = None
+    """When which instances of `fleet`, its own, serve; None: all do, all the time."""
     speculation: Risk | None = AUTO_RISK
     """`optimistic` only: at which risk agents still run ahead; None: no agent does."""
 
@@ -100,7 +104,8 @@ class ReplayResult:
     achieved_parallelism: float
     """Mean number of outstanding calls."""
     utilisation: float | None
-    """Mean busy share of the instances over the makespan; None for `critical_path`."""
+    """Mean busy share of the instances over the makespan, of the GPUs if the fleet changes; None
+    for `critical_path`."""
     preemptions: int
     wasted_calls: int
     """Calls of wrong executions, sent beside `calls`; 0 unless `optimistic`."""
@@ -159,6 +164,8 @@ def replay(
         if chosen.is_bound:
             raise MetropolisError(f"{mode} is a bound without reuse of caches; omit this mode")
     check_models(trace, setting.fleet)
+    if setting.schedule is not None:
+        setting.schedule.check_hosts(trace)
     plugins = None
     if not is_in_core:
         plugins = plug_ins(setting.policy, setting.dispatcher, setting.fleet.dispatcher_view())
@@ -189,7 +196,7 @@ def replay(
         metric=setting.metric.name,
         policy=setting.policy,
         dispatcher=setting.dispatcher,
-        fleet=f"{setting.fleet}",
+        fleet=f"{setting.schedule or setting.fleet}",
         profile=setting.fleet.profile_names,
         prefix_reuse=setting.prefix_reuse,
         reuse={"name": setting.reuse, **choice.counts.as_row()} if choice else None,
@@ -207,8 +214,9 @@ def replay(
 
 def runs_in_core(setting: Setting) -> bool:
     """Whether the C++ replay has the fleet, policy, dispatcher and reuse of `setting`."""
-    is_uniform = len(setting.fleet.kinds) == 1 and setting.reuse is None
-    return is_uniform and setting.dispatcher is None and setting.policy in _CORE_POLICIES
+    is_uniform = len(setting.fleet.kinds) == 1 and setting.schedule is None
+    has_no_plug_in = setting.dispatcher is None and setting.reuse is None
+    return is_uniform and has_no_plug_in and setting.policy in _CORE_POLICIES
 
 
 def cache_choice(setting: Setting) -> CacheChoice | None:
@@ -321,14 +329,19 @@ def _replay_with_plugins(
     progress: Progress | None,
 ) -> dict[str, Any]:
     options = PoolOptions(setting.prefix_reuse)
-    cluster = SimulatedCluster(setting.fleet.profiles, *plugins, options, choice=choice)
+    fleet, schedule = setting.fleet, setting.schedule
+    cluster = SimulatedCluster(fleet.profiles, *plugins, options, choice=choice, schedule=schedule)
     limits = mode.outstanding_max, progress
     by_text = choice is not None
     replaying = PolicyReplay(trace, controller, cluster, *limits, by_text=by_text)
     replaying.run()
+    busy_sim_s, count = cluster.busy_sim_s(), len(fleet)
+    if schedule is not None:
+        gpus = [each.tensor_parallel for each in fleet.instances]
+        busy_sim_s, count = [*map(mul, busy_sim_s, gpus)], schedule.gpus
     return {
         "makespan_sim_s": replaying.now_sim_s,
-        "utilisation": utilisation(cluster.busy_sim_s(), setting.fleet, replaying.now_sim_s),
+        "utilisation": utilisation(sum(busy_sim_s), count, replaying.now_sim_s),
         "preemptions": cluster.preemptions,
         "wasted_calls": 0,
         "controller_us_per_agent_step": replaying.controller_wall_s

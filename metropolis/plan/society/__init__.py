@@ -1,0 +1,1 @@
+"""Plans of the GPUs for a society whose calls ask several models."""
