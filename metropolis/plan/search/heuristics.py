@@ -57,7 +57,7 @@ def quickly_filled(timeline: Timeline, moment: Moment, fixed: Stage) -> Stage:
     """As `filled`, with the first even division and the least tensor parallelism: no simulation."""
     names = _as_many_as_possible(timeline, moment, fixed)
     free = timeline.machine.gpus - used_gpus(fixed)
-    shares = next(iter(_even_shares(free, [least for _, least in names])))
+    shares = next(iter(even_shares(free, [least for _, least in names])))
     stage = dict(fixed)
     for (name, _), share in zip(names, shares, strict=True):
         stage[name] = _largest(plans_of(timeline, name), share)[0]
