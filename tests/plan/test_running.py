@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from metropolis.llm.base import Completion
 from metropolis.llm.journal import read_journal
 from metropolis.plan.application import Application
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.plan.running import runner as runner_module
-from metropolis.plan.running.engine import Sampling
+from metropolis.plan.running.engine import Sampling, call_of
 from metropolis.plan.running.folder import RunFolder, read_run
 from metropolis.plan.running.model_copy import EngineOptions
 from metropolis.plan.running.runner import Runner
@@ -204,6 +205,28 @@ def test_a_run_in_the_folder_is_continued(tmp_path: Path) -> None:
     assert (tmp_path / "out/answers.jsonl").read_bytes() == first
     assert sorted(asked(tmp_path).values()) == [1] * (kept - 1) + [2] * (len(journal) - kept)
     assert record.is_complete
+
+
+def test_a_run_is_continued_in_its_stage(tmp_path: Path) -> None:
+    """Stages whose end has come, at a finished node or a boundary, do not begin again."""
+    first, second, third, last = schedule(
+        {"one": ((0,),), "two": ((1,),)},
+        {"two": ((1, 2),), "summary": ((0,),)},
+        {"two": ((0, 1, 2, 3),)},
+        {"summary": ((0,),), "judge": ((1,),)},
+    ).stages
+    second = replace_struct(second, boundary=Boundary("two", 6))
+    planned = Schedule("by hand", (first, second, third, last))
+    with closing(RunFolder(tmp_path / "out", APPLICATION, SAMPLING, planned)) as folder:
+        calls = [("one", index) for index in range(12)] + [("two", index) for index in range(6)]
+        for name, index in calls:
+            call = call_of(APPLICATION.node(name), index, "", 100, SAMPLING)
+            folder.put(call, Completion("yes", 1, 1, "stop"))
+    record, _ = run_small(tmp_path, stub(tmp_path), None)
+    check_answers(tmp_path)
+    assert {name: each.plan for name, each in record.actual.stages[0].nodes.items()} == {
+        "two": ExecutionPlan(1, 4)
+    }
 
 
 @pytest.mark.parametrize(
