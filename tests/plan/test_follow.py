@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.plan.follow import Follower
@@ -84,6 +84,7 @@ class Run:
         self.unfinished -= choose(able)
 
 
+@settings(max_examples=60)
 @given(schedules(), st.data())
 def test_every_node_runs_in_any_order_of_finishing(planned: Planned, data: st.DataObject) -> None:
     run = Run(planned)
@@ -95,6 +96,7 @@ def test_every_node_runs_in_any_order_of_finishing(planned: Planned, data: st.Da
         )
 
 
+@settings(max_examples=60)
 @given(schedules())
 def test_what_was_planned_happens_if_nodes_finish_as_planned(planned: Planned) -> None:
     """Beside it, only nodes continue that the plan interrupts though their GPUs are free."""
@@ -107,6 +109,7 @@ def test_what_was_planned_happens_if_nodes_finish_as_planned(planned: Planned) -
             assert run.running[name] == before[name]
 
 
+@settings(max_examples=60)
 @given(schedules(), st.data())
 def test_a_node_is_interrupted_only_for_others(planned: Planned, data: st.DataObject) -> None:
     run = Run(planned)
@@ -122,6 +125,7 @@ def test_a_node_is_interrupted_only_for_others(planned: Planned, data: st.DataOb
                 )
 
 
+@settings(max_examples=60)
 @given(schedules(), st.data())
 def test_a_stage_begins_after_all_of_the_stages_before(
     planned: Planned, data: st.DataObject
