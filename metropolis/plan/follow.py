@@ -33,9 +33,14 @@ class Follower:
         self._current: Stage = {}
 
     @property
+    def planned(self) -> PlannedStage | None:
+        """The current stage as planned; None after the last one."""
+        return None if self._is_over else self._stages[self._next - 1]
+
+    @property
     def boundary(self) -> Boundary | None:
         """That of the current stage."""
-        return None if self._is_over else self._stages[self._next - 1].boundary
+        return None if self.planned is None else self.planned.boundary
 
     def next_stage(self, unfinished: Collection[str], running: Stage) -> Stage:
         """What runs from now on; call it at the start, and whenever a node has finished or the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from metropolis.llm.base import Completion
@@ -53,6 +53,7 @@ def needs_of(communicator: Communicator, call: Call) -> set[Call]:
     return needs if request.previous is None else needs | {(call[0], request.previous)}
 
 
+@settings(max_examples=60)
 @given(applications(), st.data())
 def test_every_request_is_sent_when_its_needs_are_answered(
     application: Application, data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.plan.follow import Follower
@@ -84,6 +84,7 @@ class Run:
         self.unfinished -= choose(able)
 
 
+@settings(max_examples=60)
 @given(schedules(), st.data())
 def test_every_node_runs_in_any_order_of_finishing(planned: Planned, data: st.DataObject) -> None:
     run = Run(planned)
@@ -95,6 +96,7 @@ def test_every_node_runs_in_any_order_of_finishing(planned: Planned, data: st.Da
         )
 
 
+@settings(max_examples=60)
 @given(schedules())
 def test_what_was_planned_happens_if_nodes_finish_as_planned(planned: Planned) -> None:
     run = Run(planned)
@@ -103,6 +105,7 @@ def test_what_was_planned_happens_if_nodes_finish_as_planned(planned: Planned) -
         assert run.running == stage
 
 
+@settings(max_examples=60)
 @given(schedules(), st.data())
 def test_a_node_is_interrupted_for_others_or_by_the_plan(
     planned: Planned, data: st.DataObject
@@ -120,6 +123,7 @@ def test_a_node_is_interrupted_for_others_or_by_the_plan(
                 )
 
 
+@settings(max_examples=60)
 @given(schedules(), st.data())
 def test_a_stage_begins_after_all_of_the_stages_before(
     planned: Planned, data: st.DataObject

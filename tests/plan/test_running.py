@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from metropolis.llm.base import Completion
 from metropolis.llm.journal import read_journal
 from metropolis.plan.application import Application
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.plan.running import runner as runner_module
-from metropolis.plan.running.engine import Sampling
-from metropolis.plan.running.folder import RunFolder, read_run
+from metropolis.plan.running.engine import Sampling, call_of
+from metropolis.plan.running.folder import RunFolder, RunRecord, read_run
 from metropolis.plan.running.model_copy import EngineOptions
 from metropolis.plan.running.runner import Runner
 from metropolis.plan.schedule import Schedule
@@ -56,9 +57,24 @@ def check_answers(folder: Path) -> None:
     assert sorted(keys) == sorted(every)
 
 
+def check_copies(folder: Path, record: RunRecord) -> None:
+    """Requests went to the copies of their node: two nodes share a model."""
+    places: dict[str, set[str]] = {}
+    for stage in record.actual.stages:
+        assert stage.begins_s <= stage.ends_s
+        for name, node in stage.nodes.items():
+            places.setdefault(name, set()).update(",".join(map(str, c)) for c in node.gpus)
+    by_gpus = asked_by_gpus(folder)
+    for gpus, calls in by_gpus.items():
+        assert all(gpus in places[name] for name, _ in calls)
+    counts = [sum(call[0] == "one" for call in by_gpus[gpus]) for gpus in "23"]
+    assert min(counts) > 0  # the first copy to answer does not take all
+
+
 def test_an_application_runs_to_its_end(tmp_path: Path) -> None:
-    record, logged = run_small(tmp_path, stub(tmp_path))
+    record, logged = run_small(tmp_path, stub(tmp_path, mean_ms=150))
     check_answers(tmp_path)
+    check_copies(tmp_path, record)
     assert set(asked(tmp_path).values()) == {1}
     assert record.is_complete
     assert {name: node.requests for name, node in record.nodes.items()} == REQUESTS
@@ -71,21 +87,6 @@ def test_an_application_runs_to_its_end(tmp_path: Path) -> None:
     begun = [line for line in logged if line.startswith("stage ")]
     assert len(begun) == len(logged) == len(record.actual.stages)
     assert "loads" in begun[0]
-
-
-def test_requests_go_to_the_copies_of_their_node(tmp_path: Path) -> None:
-    """Two nodes share a model; each stage's GPUs are those of the record."""
-    record, _ = run_small(tmp_path, stub(tmp_path, mean_ms=300))
-    places: dict[str, set[str]] = {}
-    for stage in record.actual.stages:
-        for name, node in stage.nodes.items():
-            places.setdefault(name, set()).update(",".join(map(str, c)) for c in node.gpus)
-            assert stage.begins_s <= stage.ends_s
-    for gpus, calls in asked_by_gpus(tmp_path).items():
-        assert all(gpus in places[name] for name, _ in calls)
-    by_gpus = asked_by_gpus(tmp_path)
-    counts = [sum(call[0] == "one" for call in by_gpus[gpu]) for gpu in "23"]
-    assert min(counts) > 0  # the first copy to answer does not take all
 
 
 def test_a_killed_engine_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +205,28 @@ def test_a_run_in_the_folder_is_continued(tmp_path: Path) -> None:
     assert (tmp_path / "out/answers.jsonl").read_bytes() == first
     assert sorted(asked(tmp_path).values()) == [1] * (kept - 1) + [2] * (len(journal) - kept)
     assert record.is_complete
+
+
+def test_a_run_is_continued_in_its_stage(tmp_path: Path) -> None:
+    """Stages whose end has come, at a finished node or a boundary, do not begin again."""
+    first, second, third, last = schedule(
+        {"one": ((0,),), "two": ((1,),)},
+        {"two": ((1, 2),), "summary": ((0,),)},
+        {"two": ((0, 1, 2, 3),)},
+        {"summary": ((0,),), "judge": ((1,),)},
+    ).stages
+    second = replace_struct(second, boundary=Boundary("two", 6))
+    planned = Schedule("by hand", (first, second, third, last))
+    with closing(RunFolder(tmp_path / "out", APPLICATION, SAMPLING, planned)) as folder:
+        calls = [("one", index) for index in range(12)] + [("two", index) for index in range(6)]
+        for name, index in calls:
+            call = call_of(APPLICATION.node(name), index, "", 100, SAMPLING)
+            folder.put(call, Completion("yes", 1, 1, "stop"))
+    record, _ = run_small(tmp_path, stub(tmp_path), None)
+    check_answers(tmp_path)
+    assert {name: each.plan for name, each in record.actual.stages[0].nodes.items()} == {
+        "two": ExecutionPlan(1, 4)
+    }
 
 
 @pytest.mark.parametrize(

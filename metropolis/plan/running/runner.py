@@ -80,11 +80,13 @@ class Runner:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 saving = self._tasks.create_task(self._save_periodically())
+                if self.communicator.unfinished:
+                    await self._begin(self._first_stage())
                 while self.communicator.unfinished:
+                    await self._stage_ended.wait()
                     self._stage_ended.clear()
-                    await self._begin(self._follower.next_stage(*self._state()))
                     if self.communicator.unfinished:
-                        await self._stage_ended.wait()
+                        await self._begin(self._follower.next_stage(*self._state()))
                 await self._stop([*self.running])
                 saving.cancel()
         except BaseExceptionGroup as group:
@@ -97,6 +99,18 @@ class Runner:
         return self.communicator.unfinished, {n: each.plan for n, each in self.running.items()}
 
     # --- stages
+
+    def _first_stage(self) -> Stage:
+        """The first stage whose end has not come; a run that is continued passes the others."""
+        unfinished = self.communicator.unfinished
+        stage, former = self._follower.next_stage(unfinished, {}), None
+        while stage != former and (planned := self._follower.planned) is not None:
+            boundary = planned.boundary
+            is_reached = boundary is not None and self._is_reached(boundary)
+            if planned.plans.keys() <= unfinished and not is_reached:
+                break
+            stage, former = self._follower.next_stage(unfinished, stage), stage
+        return stage
 
     def _fits(self, stage: Stage) -> bool:
         unfinished = self.communicator.unfinished
