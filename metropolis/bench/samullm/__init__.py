@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import click
 from rich.console import Console
 
-from metropolis.bench.samullm import ablation, absolute, optimum, settings
+from metropolis.bench.samullm import ablation, absolute, optimum, settings, society
 from metropolis.bench.samullm.summary import show_summary
 from metropolis.progress import progress_bar
 
@@ -41,6 +41,7 @@ SECTIONS: dict[str, Section] = {
     "ablation": ablation,
     "absolute": absolute,
     "optimum": optimum,
+    "society": society,
 }
 
 
