@@ -49,6 +49,7 @@ class Lookahead:
         self._timeline, self._first, self._effort = timeline, first, effort
         self._fast = fast
         self._bounds = Bounds(timeline)
+        self._tails_s = self._bounds.longest_tails()
         self._stages_max = STAGES_MAX + len(timeline.workload)
         self.ends_s = inf
         self.stages: list[PlannedStage] = []
@@ -67,7 +68,7 @@ class Lookahead:
 
     def _start_from_part(self, start: Moment) -> None:
         """Plan the part with the longest chain on some GPUs, and fill the others."""
-        timeline, tails_s = self._timeline, self._bounds.longest_tails()
+        timeline, tails_s = self._timeline, self._tails_s
         parts = components(timeline)
         longest = max(parts, key=lambda names: max(tails_s[name] for name in names))
         if len(parts) == 1:
@@ -159,12 +160,13 @@ class Lookahead:
     def _changes(self, moment: Moment, stage: PlannedStage) -> Iterable[list[PlannedStage]]:
         """What may take the place of `stage`."""
         timeline, seen = self._timeline, {_key(stage)}
+        seeds = [*seeded(timeline, moment, self._tails_s)]
         others: Iterable[Stage] = (
             *(choose(timeline, moment) for choose in self._first),
-            *seeded(timeline, moment, self._bounds.longest_tails()),
+            *seeds,
             *neighbours(timeline, moment, stage.plans),
         )
-        for plans in (stage.plans, *seeded(timeline, moment, self._bounds.longest_tails())):
+        for plans in (stage.plans, *seeds):
             yield from shrunk_early(timeline, moment, PlannedStage(plans))
         for plans in others:
             for boundary in dict.fromkeys((None, stage.boundary)):
