@@ -105,7 +105,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
         "1,000 requests of ShareGPT for vicuna-13b. plain: without the engine's overhead. "
         "The overhead (4 ms an iteration, 0.07 ms a sequence) and the loading times of "
         "chatglm3-6b are fitted to its four times. vicuna's lengths are not in the paper. Its "
-        "128 s are the paper's estimate (98 s and 30 s of loading), and the 30 s are taken from there.",
+        "128 s are the paper's estimate (98 s, and 30 s of loading that are taken from there).",
     )
 
 
