@@ -84,20 +84,20 @@ class Follower:
         planned = self._stages[index].plans
         wanted = {name: plan for name, plan in planned.items() if name in unfinished}
         later = {name for stage in self._stages[index:] for name in stage.plans}
-        stage: Stage = {
+        continuing = {
             name: plan
             for name, plan in running.items()
             if wanted.get(name) == plan or name not in later
         }
-        stage = self._with(stage, wanted)
+        stage = self._with(self._with({}, continuing), wanted)
         is_waiting = any(stage.get(name) != plan for name, plan in wanted.items())
         return self._with(stage, running), is_waiting
 
     def _with(self, stage: Stage, others: Stage) -> Stage:
-        """`stage` and those of the others that fit."""
+        """`stage` and those of the others that fit, in their order, but each after its needs."""
         for name, plan in others.items():
             if name not in stage and self._fits(larger := {**stage, name: plan}):
-                stage = larger
+                return self._with(larger, others)
         return stage
 
     def _rest(self, unfinished: Collection[str], running: Stage) -> Stage:

@@ -42,8 +42,9 @@ class LoadingTime:
     """Seconds to start a model, by the weights on a GPU.
 
     The defaults are estimates, a line through two of SamuLLM's times: about 12 s for chatglm3-6b
-    (12.5 GB), by §5.1's times of 1,000 and 10,000 requests, and 30 s for vicuna-13b (26 GB, §2). A
-    copy more takes 1.4 s, by the same times on 8 GPUs. The paper's least and most are 11 and 47 s.
+    (12.5 GB), by §5.1's times of 1,000 and 10,000 requests, and 30 s for vicuna-13b (26 GB, §2: its
+    estimates of 128 and 98 s). A copy more takes 1.4 s, by chatglm3-6b's times on 8 GPUs. The
+    paper's least and most are 11 and 47 s.
     """
 
     base_s: float = -4.8

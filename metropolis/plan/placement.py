@@ -40,6 +40,8 @@ def place(
     `load_s`: the loading time of each model. Of the models that move, the sum of their times is
     least.
     """
+    if sum(plan.gpus for plan in stage.values()) > gpus:
+        return None
     if (found := _place_rest(gpus, group, stage, stays)) is not None:
         return found
     movable = sorted(stays, key=lambda name: (load_s[name], name))

@@ -78,7 +78,8 @@ def drawn(
     """A workload with output lengths drawn from `lengths` (SamuLLM §4.1).
 
     An answer ends at the node's `max_tokens` and at the model's context. `known`: use the lengths
-    that are known in advance. Raises ApplicationError if a prompt leaves no room in the context.
+    that are known in advance. Raises ApplicationError if a prompt leaves no room in the
+    context; in a chain, the answer before it is cut to the room that is left.
     """
     workload: Workload = {}
     for name, each in columns.items():
@@ -92,7 +93,6 @@ def drawn(
         prompt = each.own_tokens.copy()
         for need in each.needs:
             np.add.at(prompt, need.rows, workload[need.node].output_tokens[need.answers])
-        chained = each.previous >= 0
         room = shape.context_tokens - 1
         if (too_long := np.flatnonzero(prompt > room)).size:
             raise ApplicationError(
@@ -100,9 +100,9 @@ def drawn(
                 f"tokens; {node.model} has a context of {shape.context_tokens:,}"
             )
         output = np.minimum(output, shape.context_tokens - prompt)
-        prompt[chained] += output[each.previous[chained]]
-        prompt = np.minimum(prompt, room)
-        output = np.minimum(output, shape.context_tokens - prompt)
+        for row in np.flatnonzero(each.previous >= 0):  # a predecessor comes first
+            prompt[row] = min(prompt[row] + output[each.previous[row]], room)
+            output[row] = min(output[row], shape.context_tokens - prompt[row])
         workload[name] = NodeWorkload(
             node, prompt, output, each.previous, each.needs, _flops(shape, prompt, output)
         )

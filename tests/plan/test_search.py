@@ -5,9 +5,11 @@ from __future__ import annotations
 from math import inf
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from metropolis.plan.application import Application, Item, Node
+from metropolis.plan.lengths import LengthDistribution
 from metropolis.plan.machine import Machine
 from metropolis.plan.schedule import simulated
 from metropolis.plan.search.bound import lower_bound_s
@@ -67,3 +69,21 @@ def test_a_search_depends_on_its_effort_alone(timeline: Timeline) -> None:
     first, second = (search(fresh(timeline), "ours", EFFORT) for _ in range(2))
     assert first == second
     assert search(fresh(timeline), "ours", 0).ends_s < inf
+
+
+@pytest.mark.parametrize("model", ["vicuna-13b", "codellama-34b"])
+def test_batches_that_the_memory_limits_are_not_earlier_than_the_bound(model: str) -> None:
+    items = tuple(Item(f"{key}", (10,)) for key in range(600))
+    machine, lengths = Machine(gpus=1), {model: LengthDistribution.of([2000])}
+    columns = columns_of(Application("long", {"s": items}, (Node("n", model, ("s",)),)))
+    workload = drawn(columns, lengths, machine.shapes, np.random.default_rng(0))
+    timeline = Timeline(machine, workload)
+    assert lower_bound_s(timeline) <= search(timeline, "max").ends_s * (1 + 1e-9)
+
+
+def test_a_schedule_may_have_more_than_a_hundred_stages() -> None:
+    items, nodes = (Item("0", (20,)),), [Node(f"n{i}", "mpt-7b", ("s",)) for i in range(110)]
+    machine, random = Machine(gpus=1, loading=FAST_LOADS), np.random.default_rng(0)
+    columns = columns_of(Application("many", {"s": items}, tuple(nodes)))
+    timeline = Timeline(machine, drawn(columns, LENGTHS, machine.shapes, random))
+    assert len(search(timeline, "ours", 0).stages) == 110

@@ -2,7 +2,8 @@
 
 Assumed: the distributions of lengths beyond the means and extremes that the paper gives, and what
 vLLM of that time adds to each iteration. The latter, like the loading times, fits the four times of
-chatglm3-6b in §5.1; so these are not an independent check, and those of vicuna-13b are.
+chatglm3-6b in §5.1, so these are no independent check. Of vicuna-13b's two times, 92 s is one, for
+an assumed mean output; 128 s is the paper's own estimate, and its 30 s of loading are used here.
 """
 
 from __future__ import annotations

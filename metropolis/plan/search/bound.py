@@ -3,7 +3,7 @@
 No schedule ends before
 
 * the GPUs have done the least work that each request can cost: its share of an iteration's fixed
-  cost in the largest batch that can occur, and its own tokens, at the best tensor parallelism;
+  cost in the largest batch that fits, and its own tokens, at the best tensor parallelism;
 * every chain of requests that need each other has been computed, each alone on the fastest
   instance.
 
@@ -102,19 +102,23 @@ def _least_gpu_s(timeline: Timeline, name: str) -> Times:
     model = workload.node.model
     degrees = sorted({plan.tp for plan in timeline.machine.plans(model)})
     times = [tp * _least_s(timeline.profile(model, tp), workload) for tp in degrees]
-    best = min(times, key=lambda each: float(each.sum()))
-    return np.asarray(best)
+    return np.asarray(np.minimum.reduce(times))  # stages may differ in tensor parallelism
 
 
 def _least_s(profile: Profile, workload: NodeWorkload) -> Times:
-    """An instance's time for each request, if every iteration had the largest batch."""
+    """An instance's time for each request, if every iteration had the largest batch.
+
+    A batch is as large as the sequences or the memory allow. So a sequence's share of an iteration
+    is at least one in all sequences, and its KV in the capacity; either sum bounds the iterations.
+    """
     prompt = workload.prompt_tokens.astype(float)
     decoded = (workload.output_tokens - 1).astype(float)
     read = decoded * prompt + decoded * (decoded + 1) / 2  # KV tokens, over all its iterations
-    smallest = int((workload.prompt_tokens + workload.output_tokens).min())
-    batch = min(profile.max_sequences, len(workload), profile.kv_capacity_tokens // smallest + 1)
-    fixed_ms = profile.w_ms * decoded / batch
-    linear_ms = profile.g_ms * (prompt + decoded) + profile.h_ms * decoded / batch
+    by_sequences = decoded / min(profile.max_sequences, len(workload))
+    by_memory = read / profile.kv_capacity_tokens
+    iterations = max(by_sequences, by_memory, key=np.sum)
+    fixed_ms = profile.w_ms * iterations
+    linear_ms = profile.g_ms * (prompt + decoded) + profile.h_ms * iterations
     shared_ms = fixed_ms if fixed_ms.sum() > linear_ms.sum() else linear_ms
     prefill_ms = profile.q_ms * prompt * prompt / 2 + (0.0 if profile.c_once else profile.c_ms)
     own_ms = profile.b_ms * decoded + profile.k_ms * read

@@ -39,7 +39,7 @@ def exhaustive_stages(timeline: Timeline, known_s: float = inf) -> list[PlannedS
 
 
 def _stages(timeline: Timeline, moment: Moment) -> Iterator[Stage]:
-    """All stages that may begin now, each after those it extends."""
+    """All stages that may begin now, each before those that it extends."""
     names = sorted(moment.unfinished)
     gpus = timeline.machine.gpus
 

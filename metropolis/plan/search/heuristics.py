@@ -15,9 +15,8 @@ STAGES_MAX = 512
 
 def max_stage(timeline: Timeline, moment: Moment) -> Stage:
     """All GPUs for one model at a time, with the plan that finishes it first."""
-    name = ready_nodes(timeline, moment, {})[0]
-    running = [each for each in moment.running if each in ready_nodes(timeline, moment, {})]
-    name = running[0] if running else name
+    ready = ready_nodes(timeline, moment, {})
+    name = next((each for each in moment.running if each in ready), ready[0])
     stages = [{name: plan} for plan in plans_of(timeline, name)]
     largest = max(used_gpus(stage) for stage in stages)
     return min(

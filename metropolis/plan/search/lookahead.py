@@ -5,9 +5,9 @@ Here a first schedule is the best of several methods, each followed to the end (
 of its stages in turn is changed in one respect (`metropolis.plan.search.changes`): another plan for
 a model, a model more or less, two models' GPUs exchanged, or an earlier end at which a model gives
 GPUs back. What follows a change is decided by the rest of the schedule (`metropolis.plan.follow`)
-and by a fast method; a change that ends earlier is kept. A rollout stops when a lower bound says
-that it cannot. The effort is bounded by the number of simulated requests, so results do not depend
-on the machine's speed.
+and by a fast method; a change that ends earlier is kept. A rollout stops when it
+is estimated to end later (`Bounds.after`, no strict bound). The effort is bounded by the number of
+simulated requests, so results do not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ EFFORT = 8_000_000
 """Simulated requests; an outlook counts as `OUTLOOK_REQUESTS` more: it takes as long."""
 OUTLOOK_REQUESTS = 150
 STAGES_MAX = 100
+"""Of a schedule, beyond one for each node."""
 PART_SHARES = (1.0, 0.875, 0.75, 0.625, 0.5)
 """Of the GPUs, for the part with the longest chain."""
 
@@ -48,6 +49,8 @@ class Lookahead:
         self._timeline, self._first, self._effort = timeline, first, effort
         self._fast = fast
         self._bounds = Bounds(timeline)
+        self._tails_s = self._bounds.longest_tails()
+        self._stages_max = STAGES_MAX + len(timeline.workload)
         self.ends_s = inf
         self.stages: list[PlannedStage] = []
         """The best so far."""
@@ -65,7 +68,7 @@ class Lookahead:
 
     def _start_from_part(self, start: Moment) -> None:
         """Plan the part with the longest chain on some GPUs, and fill the others."""
-        timeline, tails_s = self._timeline, self._bounds.longest_tails()
+        timeline, tails_s = self._timeline, self._tails_s
         parts = components(timeline)
         longest = max(parts, key=lambda names: max(tails_s[name] for name in names))
         if len(parts) == 1:
@@ -87,7 +90,7 @@ class Lookahead:
     def _improve(self, start: Moment) -> bool:
         """Try changes of each stage; whether one ended earlier."""
         before_s, moment = self.ends_s, start
-        for index in range(STAGES_MAX):
+        for index in range(self._stages_max):
             for changed in self._changes(moment, self.stages[index]):
                 self._try(moment, self.stages[:index], changed)
                 if self._is_spent:
@@ -116,7 +119,7 @@ class Lookahead:
         """Follow a method to the end, unless it cannot end before the best."""
         stages = list(past)
         while moment.unfinished:
-            if len(stages) == STAGES_MAX:
+            if len(stages) == self._stages_max:
                 return
             stage = choose(moment)
             outlook = self._outlook(moment, stage)
@@ -157,15 +160,16 @@ class Lookahead:
     def _changes(self, moment: Moment, stage: PlannedStage) -> Iterable[list[PlannedStage]]:
         """What may take the place of `stage`."""
         timeline, seen = self._timeline, {_key(stage)}
+        seeds = [*seeded(timeline, moment, self._tails_s)]
         others: Iterable[Stage] = (
             *(choose(timeline, moment) for choose in self._first),
-            *seeded(timeline, moment, self._bounds.longest_tails()),
+            *seeds,
             *neighbours(timeline, moment, stage.plans),
         )
-        for plans in (stage.plans, *seeded(timeline, moment, self._bounds.longest_tails())):
+        for plans in (stage.plans, *seeds):
             yield from shrunk_early(timeline, moment, PlannedStage(plans))
         for plans in others:
-            for boundary in {None, stage.boundary}:
+            for boundary in dict.fromkeys((None, stage.boundary)):
                 changed = PlannedStage(plans, boundary)
                 if _key(changed) not in seen and self._is_valid(moment, plans):
                     seen.add(_key(changed))
