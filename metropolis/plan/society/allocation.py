@@ -81,9 +81,7 @@ def neighbours(models: Models, allocation: Allocation, needed: Sequence[bool]) -
     The other model gives up a copy, takes its next smaller plans, or all its GPUs if it is not
     `needed`.
     """
-    found = dict.fromkeys(
-        each for moved in _moves(models, allocation, needed) for each in [moved] if each
-    )
+    found = dict.fromkeys(_moves(models, allocation, needed))
     found.pop(allocation, None)
     return [each for each in found if models.fits(each)]
 
