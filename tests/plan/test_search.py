@@ -63,6 +63,15 @@ def test_models_that_do_not_fit_together_run_one_after_the_other() -> None:
     assert [len(stage.plans) for stage in best] == [1, 1]
 
 
+@settings(max_examples=25, deadline=None)
+@given(timelines())
+def test_without_preemption_every_model_is_loaded_once(timeline: Timeline) -> None:
+    for method in ("greedy-no-preemption", "min-no-preemption"):
+        stages = search(fresh(timeline), method).stages
+        loads = [name for stage in stages for name, node in stage.nodes.items() if node.loads]
+        assert sorted(loads) == sorted(timeline.workload)
+
+
 @settings(max_examples=10, deadline=None)
 @given(timelines())
 def test_a_search_depends_on_its_effort_alone(timeline: Timeline) -> None:

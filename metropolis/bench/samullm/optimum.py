@@ -54,7 +54,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     print_table(
         console,
         f"Simulated: {len(rows)} random applications of 2 or 3 models on 4 GPUs, against the best "
-        "sequence of stages",
+        "sequence of stages that end when a model finishes",
         ["method", "best found", "mean", "p90", "worst"],
         [[method, *_distance(rows, method)] for method in METHODS],
         "Distance of the planned duration from that of an exhaustive search.",

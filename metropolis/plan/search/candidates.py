@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from metropolis.plan.machine import ExecutionPlan
-from metropolis.plan.timeline import Moment, Stage, Timeline
+from metropolis.plan.timeline import Moment, Outlook, Stage, Timeline
 
 
 def ready_nodes(timeline: Timeline, moment: Moment, stage: Stage) -> list[str]:
@@ -25,6 +27,11 @@ def used_gpus(stage: Stage) -> int:
 def plans_of(timeline: Timeline, name: str) -> tuple[ExecutionPlan, ...]:
     """The valid plans of a node's model."""
     return timeline.machine.plans(timeline.workload[name].node.model)
+
+
+def continues(outlook: Outlook, moment: Moment, names: Iterable[str]) -> bool:
+    """Whether these nodes, which run, stay on their GPUs."""
+    return all(outlook.moment.running[name] is moment.running[name] for name in names)
 
 
 def kept(moment: Moment) -> dict[str, ExecutionPlan]:

@@ -7,20 +7,22 @@ to load a model counts within the stage.
 
 from __future__ import annotations
 
-from metropolis.plan.search.candidates import kept, plans_of, ready_nodes, used_gpus
+from collections.abc import Collection
+
+from metropolis.plan.search.candidates import continues, kept, plans_of, ready_nodes, used_gpus
 from metropolis.plan.timeline import Moment, Stage, Timeline
 
 
 def greedy_stage(timeline: Timeline, moment: Moment, preempt: bool = True) -> Stage:
-    """The next stage; without `preempt`, what runs goes on as it is."""
+    """The next stage; without `preempt`, what runs continues where it is."""
     stage: Stage = {} if preempt else kept(moment)
-    throughput = _throughput(timeline, moment, stage)
     fixed = frozenset(stage)
+    throughput = _throughput(timeline, moment, stage, fixed)
     while True:
         best: tuple[float, float, Stage] | None = None
         gpus = used_gpus(stage)
         for candidate in _larger(timeline, moment, stage, fixed):
-            raised = _throughput(timeline, moment, candidate)
+            raised = _throughput(timeline, moment, candidate, fixed)
             gain = (raised - throughput) / (used_gpus(candidate) - gpus)
             if best is None or gain > best[0]:
                 best = gain, raised, candidate
@@ -43,8 +45,11 @@ def _larger(timeline: Timeline, moment: Moment, stage: Stage, fixed: frozenset[s
     return found
 
 
-def _throughput(timeline: Timeline, moment: Moment, stage: Stage) -> float:
+def _throughput(timeline: Timeline, moment: Moment, stage: Stage, fixed: Collection[str]) -> float:
+    """In operations per second; below 0 if the stage does not fit or moves a `fixed` node."""
     if not stage:
         return 0.0
     outlook = timeline.outlook(moment, stage)
-    return -1.0 if outlook is None else outlook.flops_per_s
+    if outlook is None or not continues(outlook, moment, fixed):
+        return -1.0
+    return outlook.flops_per_s

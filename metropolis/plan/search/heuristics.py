@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, islice
 
 from metropolis.plan.machine import ExecutionPlan
-from metropolis.plan.search.candidates import kept, plans_of, ready_nodes, used_gpus
+from metropolis.plan.search.candidates import continues, kept, plans_of, ready_nodes, used_gpus
 from metropolis.plan.timeline import Moment, Stage, Timeline
 
 STAGES_MAX = 512
@@ -28,32 +28,28 @@ def max_stage(timeline: Timeline, moment: Moment) -> Stage:
 def min_stage(timeline: Timeline, moment: Moment, preempt: bool = True) -> Stage:
     """As many models as possible; the GPUs are divided among them as evenly as possible.
 
-    Without `preempt`, what runs goes on as it is, and the other GPUs are divided.
+    Models are taken in the application's order, those that run first; of at most STAGES_MAX even
+    divisions, the one of the highest throughput is chosen. (The paper may also compare sets of
+    models, §5.4.) Without `preempt`, what runs continues where it is, and the other GPUs are
+    divided.
     """
-    return filled(timeline, moment, {} if preempt else kept(moment))
-
-
-def filled(timeline: Timeline, moment: Moment, fixed: Stage) -> Stage:
-    """`fixed`, and as many other models as possible on evenly divided GPUs.
-
-    Of several such divisions, the one of the highest throughput.
-    """
+    fixed: Stage = {} if preempt else kept(moment)
     names = _as_many_as_possible(timeline, moment, fixed)
-    if not names and fixed:
-        return fixed
     best: tuple[float, Stage] | None = None
-    for number, stage in enumerate(_divisions(timeline, names, fixed)):
-        if number == STAGES_MAX:
-            break
+    for stage in islice(_divisions(timeline, names, fixed), STAGES_MAX):
         outlook = timeline.outlook(moment, stage)
-        if outlook is not None and (best is None or outlook.flops_per_s > best[0]):
+        if outlook is None or not continues(outlook, moment, fixed):
+            continue
+        if best is None or outlook.flops_per_s > best[0]:
             best = outlook.flops_per_s, stage
-    assert best is not None
-    return best[1]
+    return fixed if best is None else best[1]
 
 
 def quickly_filled(timeline: Timeline, moment: Moment, fixed: Stage) -> Stage:
-    """As `filled`, with the first even division and the least tensor parallelism: no simulation."""
+    """`fixed`, and others as in `min_stage`, without simulation.
+
+    The first even division and the least tensor parallelism are taken.
+    """
     names = _as_many_as_possible(timeline, moment, fixed)
     free = timeline.machine.gpus - used_gpus(fixed)
     shares = next(iter(even_shares(free, [least for _, least in names])))
