@@ -41,8 +41,8 @@ def show_summary(rows: Sequence[dict[str, Any]], console: Console) -> None:
                 f"{slowest['methods']['ours']['search_s']:.1f} s ({slowest['setting']})",
             ],
         ],
-        "Plans and runs draw lengths from the same distributions, and loading times are as planned; "
-        "the paper plans with the lengths of another dataset.",
+        "Plans and runs draw lengths from the same distributions, and loading times are as "
+        "planned; the paper plans with the lengths of another dataset.",
     )
 
 
