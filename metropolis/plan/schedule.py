@@ -194,7 +194,7 @@ def _check_stage(where: str, stage: ScheduleStage) -> None:
     for name, node in stage.nodes.items():
         if not name.isidentifier():
             raise MetropolisError(f"{where}: {name!r} is not the name of a node")
-        if [len(copy) for copy in node.gpus] != [node.tp] * node.dp or not node.dp:
+        if min(node.plan) < 1 or [len(copy) for copy in node.gpus] != [node.tp] * node.dp:
             raise MetropolisError(
                 f"{where}: {name!r} has the plan {node.plan} and the GPUs {node.gpus}"
             )

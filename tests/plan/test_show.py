@@ -231,6 +231,18 @@ def test_how_a_stage_ends_is_told(show: Show, tmp_path: Path) -> None:
     assert ["1", "continues"] in rows
 
 
+@pytest.mark.parametrize(("dp", "tp", "gpus"), [(-1, 1, ()), (0, 1, ()), (1, 0, ((),))])
+def test_a_plan_without_gpus_is_refused(
+    tmp_path: Path, dp: int, tp: int, gpus: tuple[tuple[int, ...], ...]
+) -> None:
+    """Its GPUs agree with its plan."""
+    node = StageNode(dp, tp, gpus, True, 1.0, True)
+    path = tmp_path / "schedule.json"
+    write_schedule(path, "app", Schedule("by hand", (ScheduleStage(0.0, 1.0, {"n": node}),)))
+    with pytest.raises(MetropolisError, match="stage 1: 'n' has the plan"):
+        read_schedules(path)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
