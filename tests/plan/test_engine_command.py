@@ -43,6 +43,9 @@ def test_every_kind_starts_a_command_of_ours(kind: str) -> None:
         ("serve '{port}", "No closing quotation"),
         ("serve {port", "expected '}'"),
         ("", "lacks {port}"),
+        ("serve {port:zz}", "has a format or conversion in a field"),
+        ("serve {port!x}", "has a format or conversion in a field"),
+        ("serve {port:{foo}}", "has a format or conversion in a field"),
     ],
 )
 def test_a_bad_template_is_one_sentence(template: str, sentence: str) -> None:

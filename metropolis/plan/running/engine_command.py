@@ -54,6 +54,11 @@ class EngineCommand:
                     f"{where} has {{{field}}}{did_you_mean(field, FIELDS)}; it may have "
                     f"{', '.join(f'{{{name}}}' for name in FIELDS)}"
                 )
+        if any(each[2] or each[3] for each in pieces[1:]):
+            raise EngineCommandError(
+                f"{where}, {self.template!r}, has a format or conversion in a field; write only "
+                "its name, like {port}"
+            )
         if "port" not in fields:
             raise EngineCommandError(
                 f"{where}, {self.template!r}, lacks {{port}}; write a command like "
