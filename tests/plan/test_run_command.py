@@ -196,3 +196,15 @@ def test_bad_input_is_one_sentence(
     filled = (word.format(application.parent) for word in words)
     assert run_command(monkeypatch, str(application), "--method", "max", *filled) == 2
     assert sentence in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_refused_schedule_is_not_kept(
+    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another attempt without it makes its own."""
+    write_schedule(application.parent / "schedule.json", "two", schedule({"ask": ((0,),)}))
+    assert run_command(monkeypatch, *arguments(application, 0)) == 2
+    assert "no stage of the schedule runs judge" in capsys.readouterr().err
+    assert not (application.parent / "out").exists()
+    assert run_command(monkeypatch, *arguments(application, 0, "--simulate")) == 2
+    assert "no stage of the schedule runs judge" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from metropolis.plan.running.engine import Sampling
 from metropolis.plan.running.engine_command import KINDS, engine_commands
 from metropolis.plan.running.folder import ACTUAL, ANSWERS, RunFolder, RunRecord, has_run
 from metropolis.plan.running.model_copy import EngineOptions
-from metropolis.plan.running.runner import Reports, Runner
+from metropolis.plan.running.runner import Reports, Runner, check_schedule
 from metropolis.plan.running.time_left import time_left_s
 from metropolis.plan.schedule import Schedule, read_schedule
 from metropolis.plan.search.methods import METHODS, OURS, search
@@ -104,7 +104,9 @@ def command(
 
     def planned() -> Schedule:
         if schedule_file is not None:
-            return read_schedule(schedule_file, loaded.application.name)
+            given = read_schedule(schedule_file, loaded.application.name)
+            check_schedule(given, loaded.application, loaded.machine)  # before --out has it
+            return given
         return search(_timeline(loaded, seed), method)
 
     if simulate:
