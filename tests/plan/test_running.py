@@ -318,3 +318,36 @@ def test_a_request_that_fails_again_and_again_is_one_sentence(
         run_small(tmp_path, command, options=EngineOptions(at_once=1))
     again = sum(node.asked_again for node in read_run(tmp_path / "out").nodes.values())
     assert again <= 4 * (3 if status == 500 else 1)  # of four copies
+
+
+SLOW_END = """
+import os, pathlib, socket, time
+def answer(self):
+    died = pathlib.Path(sys.argv[2])
+    if died.exists():
+        content = {'message': {'content': 'x'}, 'finish_reason': 'stop'}
+        self.answer(200, {'choices': [content]})
+        return
+    died.touch()
+    server.shutdown()
+    server.server_close()
+    self.connection.shutdown(socket.SHUT_RDWR)
+    time.sleep(0.3)
+    os._exit(3)
+Handler.do_POST = lambda self: (self.rfile.read(int(self.headers['Content-Length'])), answer(self))
+server = http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler)
+server.daemon_threads, server.block_on_close = True, False
+server.serve_forever()
+time.sleep(9)
+"""
+
+
+def test_an_engine_may_end_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its process has ended it refuses connections: no failure of its requests."""
+    monkeypatch.setattr(runner_module, "RETRY_S", 0.01)
+    handler, _, _ = SERVER.rpartition("http.server.ThreadingHTTPServer")
+    (tmp_path / "server.py").write_text(handler + SLOW_END)
+    command = f"{sys.executable} {tmp_path}/server.py {{port}} {tmp_path}/died any"
+    record, logged = run_small(tmp_path, command, options=EngineOptions(at_once=1))
+    assert record.is_complete
+    assert sum("its engine ended with exit code 3" in line for line in logged) == 1

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from metropolis.llm.base import RETRIED
+from metropolis.llm.base import RETRIED, UnreachableError
 from metropolis.plan.application import Application
 from metropolis.plan.follow import Follower
 from metropolis.plan.machine import ExecutionPlan, Machine
@@ -29,6 +30,8 @@ from metropolis.types import MetropolisError
 
 RETRY_S = 0.5
 """Pause after a failed request."""
+ENDING_S = 30.0
+"""From when an engine cannot be reached to the end of its process, else the request has failed."""
 FAILURES_MAX = 3
 """Failures of a request, by engines that continue to run, that end the run."""
 SAVE_S = 2.0
@@ -221,8 +224,12 @@ class Runner:
         request = call_of(node, index, prompt, context_tokens, self._sampling)
         try:
             completion = await engine.complete(request, node.max_tokens)
-        except RETRIED:
+        except RETRIED as error:
             await asyncio.sleep(RETRY_S)  # time for the end of the process to be noticed
+            if isinstance(error, UnreachableError):  # it does not listen; perhaps it is ending
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ENDING_S):
+                        await engine.ended()
             if engine.exit_code is None:
                 self._failures[call] = self._failures.get(call, 0) + 1
                 if self._failures[call] == FAILURES_MAX:
