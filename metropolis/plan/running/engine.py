@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from metropolis.durable import reported
+from metropolis.durable import open_regular, reported
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.connection import AnswerLimits
 from metropolis.llm.backends.http import JSONServer
@@ -88,14 +88,17 @@ class Ports:
 
 
 class Engine:
-    """Starts a process; its output is appended to `log`. Raises MetropolisError if it cannot."""
+    """Starts a process; its output is appended to `log`. Raises MetropolisError if it cannot.
+
+    Other users cannot read the log: its first line is the command, which may contain a key.
+    """
 
     def __init__(
         self, command: EngineCommand, port: int, gpus: tuple[int, ...], log: Path, answer_s: float
     ) -> None:
         self._model, self._log = command.model, log
         arguments = command.arguments(port, gpus)
-        with reported(log), log.open("ab") as output:
+        with reported(log), open_regular(log, "ab") as output:
             output.write(f"{START}{shlex.join(arguments)}\n".encode())
             output.flush()
             try:
@@ -125,12 +128,12 @@ class Engine:
 
         Raises MetropolisError after `wait_s`, or if it serves several models without this one.
         """
-        deadline_s = asyncio.get_running_loop().time() + wait_s
+        deadline_s, why = asyncio.get_running_loop().time() + wait_s, "it lists no model"
         while self.exit_code is None:
             try:
                 models = await wire.models_of(self._server, "v1/models")
-            except LLMError:
-                models = []
+            except LLMError as error:
+                models, why = [], f"{error}"
             if self._model in models or len(models) == 1:
                 self._served = self._model if self._model in models else models[0]
                 return True
@@ -140,8 +143,8 @@ class Engine:
                 )
             if asyncio.get_running_loop().time() > deadline_s:
                 raise MetropolisError(
-                    f"an engine of {self._model} did not answer within {wait_s:g} s; allow more "
-                    f"with --wait-s; log: {self._log}: {self.last_line()}"
+                    f"an engine of {self._model} did not answer within {wait_s:g} s ({why}); allow "
+                    f"more with --wait-s; log: {self._log}: {self.last_line()}"
                 )
             await asyncio.sleep(POLL_S)
         return False
