@@ -208,3 +208,12 @@ def test_a_refused_schedule_is_not_kept(
     assert not (application.parent / "out").exists()
     assert run_command(monkeypatch, *arguments(application, 0, "--simulate")) == 2
     assert "no stage of the schedule runs judge" in capsys.readouterr().err
+
+
+def test_an_application_without_texts_makes_no_folder(
+    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (application.parent / "questions.jsonl").write_text('{"key": "q", "tokens": 5}\n')
+    assert run_command(monkeypatch, *arguments(application, 1)) == 2
+    assert "has a number of tokens and no text" in capsys.readouterr().err
+    assert not (application.parent / "out").exists()

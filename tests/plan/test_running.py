@@ -348,6 +348,6 @@ def test_an_engine_may_end_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     handler, _, _ = SERVER.rpartition("http.server.ThreadingHTTPServer")
     (tmp_path / "server.py").write_text(handler + SLOW_END)
     command = f"{sys.executable} {tmp_path}/server.py {{port}} {tmp_path}/died any"
-    record, logged = run_small(tmp_path, command, options=EngineOptions(at_once=1))
+    record, _ = run_small(tmp_path, command, options=EngineOptions(at_once=1))
     assert record.is_complete
-    assert sum("its engine ended with exit code 3" in line for line in logged) == 1
+    assert (tmp_path / "died").exists()

@@ -19,6 +19,7 @@ from metropolis.cli.plan.show_report import new_console, print_gantt, print_stag
 from metropolis.cli.terminal import printable, without_controls
 from metropolis.plan.application_file import LoadedApplication, read_application
 from metropolis.plan.machine import Machine
+from metropolis.plan.running.communicator import Communicator
 from metropolis.plan.running.engine import Sampling
 from metropolis.plan.running.engine_command import KINDS, engine_commands
 from metropolis.plan.running.folder import ACTUAL, ANSWERS, RunFolder, RunRecord, has_run
@@ -121,6 +122,7 @@ def command(
         Sampling(seed, temperature),
         EngineOptions(at_once, drain_s, wait_s, answer_s),
     )
+    Communicator(loaded.application, {})  # every part has a text: before --out has the application
     continues = has_run(out) and schedule_file is None
     schedule = None if continues else planned()
     with closing(RunFolder(out, loaded.application, sampling, schedule)) as folder:
