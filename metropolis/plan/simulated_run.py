@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from metropolis.plan.follow import Follower
 from metropolis.plan.schedule import Schedule, ScheduleStage, stage_of
-from metropolis.plan.search.candidates import kept, ready_nodes
-from metropolis.plan.timeline import Stage, Timeline
+from metropolis.plan.search.candidates import can_run, kept
+from metropolis.plan.timeline import Timeline
 from metropolis.types import MetropolisError
 
 
@@ -13,11 +13,8 @@ def simulate_run(timeline: Timeline, schedule: Schedule) -> Schedule:
     """What happens if the application of `timeline` runs by `schedule` (simulated)."""
     moment = timeline.start()
 
-    def fits(stage: Stage) -> bool:
-        ready = ready_nodes(timeline, moment, stage)
-        return all(name in ready for name in stage) and timeline.fits(moment, stage)
-
-    follower, passed = Follower(schedule.planned, fits), list[ScheduleStage]()
+    follower = Follower(schedule.planned, lambda stage: can_run(timeline, moment, stage))
+    passed = list[ScheduleStage]()
     while moment.unfinished:
         stage = follower.next_stage(moment.unfinished, kept(moment))
         outlook = timeline.outlook(moment, stage, follower.boundary)

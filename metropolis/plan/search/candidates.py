@@ -19,6 +19,12 @@ def ready_nodes(timeline: Timeline, moment: Moment, stage: Stage) -> list[str]:
     ]
 
 
+def can_run(timeline: Timeline, moment: Moment, stage: Stage) -> bool:
+    """Whether a stage fits on the GPUs, and what its nodes need is finished or in it."""
+    ready = ready_nodes(timeline, moment, stage)
+    return all(name in ready for name in stage) and timeline.fits(moment, stage)
+
+
 def used_gpus(stage: Stage) -> int:
     """GPUs that a stage occupies."""
     return sum(plan.gpus for plan in stage.values())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from metropolis.plan.follow import Follower
-from metropolis.plan.search.candidates import kept, ready_nodes
+from metropolis.plan.search.candidates import can_run, kept
 from metropolis.plan.search.heuristics import quickly_filled
 from metropolis.plan.timeline import Moment, PlannedStage, Stage, Timeline
 
@@ -41,11 +41,7 @@ def filling(
     """
     now: list[Moment] = []
 
-    def fits(stage: Stage) -> bool:
-        ready = ready_nodes(timeline, now[0], stage)
-        return all(name in ready for name in stage) and timeline.fits(now[0], stage)
-
-    follower = Follower(stages, fits)
+    follower = Follower(stages, lambda stage: can_run(timeline, now[0], stage))
     planned: Stage = {}
     open_nodes: set[str] | None = None
 
@@ -68,7 +64,7 @@ def filling(
             open_nodes = unfinished
         stage = dict(planned)
         for name, plan in running.items():
-            if name not in names and fits(larger := {**stage, name: plan}):
+            if name not in names and can_run(timeline, moment, larger := {**stage, name: plan}):
                 stage = larger
         return PlannedStage(quickly_filled(timeline, moment, stage), follower.boundary)
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from metropolis.plan.follow import Follower
 from metropolis.plan.search.bound import Bounds
-from metropolis.plan.search.candidates import kept, ready_nodes, used_gpus
+from metropolis.plan.search.candidates import can_run, kept, ready_nodes, used_gpus
 from metropolis.plan.search.changes import neighbours, seeded, shrunk_early
 from metropolis.plan.search.components import components, filling, part_of
 from metropolis.plan.timeline import Moment, Outlook, PlannedStage, Stage, Timeline
@@ -142,11 +142,7 @@ class Lookahead:
         """The method that follows the rest of a schedule."""
         now: list[Moment] = []
 
-        def fits(stage: Stage) -> bool:
-            ready = ready_nodes(self._timeline, now[0], stage)
-            return all(name in ready for name in stage) and self._timeline.fits(now[0], stage)
-
-        follower = Follower(rest, fits)
+        follower = Follower(rest, lambda stage: can_run(self._timeline, now[0], stage))
 
         def choose(moment: Moment) -> PlannedStage:
             now[:] = [moment]
