@@ -73,19 +73,18 @@ def drawn(
     lengths: Lengths,
     shapes: Mapping[str, Architecture],
     random: np.random.Generator,
-    known: bool = True,
 ) -> Workload:
     """A workload with output lengths drawn from `lengths` (SamuLLM §4.1).
 
-    An answer ends at the node's `max_tokens` and at the model's context. `known`: use the lengths
-    that are known in advance. Raises ApplicationError if a prompt leaves no room in the
-    context; in a chain, the answer before it is cut to the room that is left.
+    Lengths that are known in advance are taken as they are. An answer ends at the node's
+    `max_tokens` and at the model's context. Raises ApplicationError if a prompt leaves no room in
+    the context; in a chain, the answer before it is cut to the room that is left.
     """
     workload: Workload = {}
     for name, each in columns.items():
         node, shape = each.node, shapes[each.node.model]
         name_of_lengths = node.lengths or node.model
-        output = np.where(known, each.known_tokens, 0)
+        output = each.known_tokens
         if not output.all():
             found = lengths_for(lengths, name_of_lengths, f"the node {name!r}")
             output = np.where(output, output, found.draw(random, len(output)))

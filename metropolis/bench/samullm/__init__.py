@@ -56,7 +56,7 @@ SECTIONS: dict[str, Section] = {
 def command(only: tuple[str, ...], quick: bool, seed: int, as_json: bool) -> None:
     """Compare plans for several models on 8 GPUs, as in SamuLLM's experiments (simulated).
 
-    A run's lengths are drawn anew and its iterations are slower or faster than the plan knew.
+    A plan is made for one draw of output lengths. Its runs have other draws and other speeds.
     Search times are measured. What the paper leaves open is assumed (docs/plan.md).
     """
     chosen = [name for name in SECTIONS if name in (only or SECTIONS)]

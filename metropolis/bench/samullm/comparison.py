@@ -1,6 +1,6 @@
 """One application under several methods: planned on one draw of lengths, run on others.
 
-All is simulated. A run differs from the plan as reality would: lengths are drawn anew, and the
+All is simulated. A run differs from the plan in two ways: its lengths are another draw, and the
 iterations of each model and tensor parallelism are slower or faster by a factor of the size of the
 profiles' own error against measurements (docs/instances.md: 4.5 % on average). Plans and runs draw
 from the same distributions, and loading takes as long as planned: the errors of estimates here
@@ -54,11 +54,11 @@ class Comparison:
     truths: tuple[Truth, ...]
 
     @classmethod
-    def of(cls, application: Application, seed: int, draws: int, known: bool = True) -> Comparison:
-        """`known`: whether plans may use lengths that are known in advance."""
+    def of(cls, application: Application, seed: int, draws: int) -> Comparison:
+        """A plan knows the lengths that are known in advance, and one draw of the others."""
         columns = columns_of(application)
         random = np.random.default_rng((seed, 1))
-        planned = drawn(columns, DISTRIBUTIONS, MACHINE.shapes, random, known)
+        planned = drawn(columns, DISTRIBUTIONS, MACHINE.shapes, random)
         truths = tuple(_truth(columns, (seed, 2, draw)) for draw in range(draws))
         return cls(columns, planned, truths)
 

@@ -37,14 +37,14 @@ class Bounds:
     def whole_s(self) -> float:
         """Seconds before which the workload cannot be complete."""
         machine, gpu_s, chain_s = self._timeline.machine, 0.0, 0.0
+        tails_s = self.longest_tails()
         for name, workload in self._timeline.workload.items():
             model = workload.node.model
             plans = machine.plans(model)
             gpu_s += min(plan.gpus * machine.load_s(model, plan) for plan in plans)
             gpu_s += float(self._gpu_s[name].sum())
             load_s = min(machine.load_s(model, plan) for plan in plans)
-            tail_s = float((self._alone_s[name] + self._after_s[name]).max())
-            chain_s = max(chain_s, load_s + tail_s)
+            chain_s = max(chain_s, load_s + tails_s[name])
         return max(gpu_s / machine.gpus, chain_s)
 
     def longest_tails(self) -> dict[str, float]:
@@ -99,10 +99,16 @@ def lower_bound_s(timeline: Timeline) -> float:
 
 def _least_gpu_s(timeline: Timeline, name: str) -> Times:
     workload = timeline.workload[name]
+    profiles = _profiles(timeline, workload)
+    times = [tp * _least_s(profile, workload) for tp, profile in profiles.items()]
+    return np.asarray(np.minimum.reduce(times))  # stages may differ in tensor parallelism
+
+
+def _profiles(timeline: Timeline, workload: NodeWorkload) -> dict[int, Profile]:
+    """Tensor parallelism -> profile, for those that are valid."""
     model = workload.node.model
     degrees = sorted({plan.tp for plan in timeline.machine.plans(model)})
-    times = [tp * _least_s(timeline.profile(model, tp), workload) for tp in degrees]
-    return np.asarray(np.minimum.reduce(times))  # stages may differ in tensor parallelism
+    return {tp: timeline.profile(model, tp) for tp in degrees}
 
 
 def _least_s(profile: Profile, workload: NodeWorkload) -> Times:
@@ -127,9 +133,7 @@ def _least_s(profile: Profile, workload: NodeWorkload) -> Times:
 
 def _alone_s(timeline: Timeline, name: str) -> Times:
     workload = timeline.workload[name]
-    model = workload.node.model
-    degrees = sorted({plan.tp for plan in timeline.machine.plans(model)})
-    profiles = [timeline.profile(model, tp) for tp in degrees]
+    profiles = _profiles(timeline, workload).values()
     known: dict[tuple[int, int], float] = {}
     lengths = zip(workload.prompt_tokens.tolist(), workload.output_tokens.tolist(), strict=True)
     times = []

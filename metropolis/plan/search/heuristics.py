@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.plan.search.candidates import continues, kept, plans_of, ready_nodes, used_gpus
@@ -83,7 +83,8 @@ def _divisions(timeline: Timeline, names: list[tuple[str, int]], fixed: Stage) -
             _largest(plans_of(timeline, name), share)
             for (name, _), share in zip(names, shares, strict=True)
         ]
-        yield from _products([name for name, _ in names], choices, fixed)
+        for plans in product(*choices):
+            yield {**fixed, **{name: plan for (name, _), plan in zip(names, plans, strict=True)}}
 
 
 def _largest(plans: Iterable[ExecutionPlan], share: int) -> list[ExecutionPlan]:
@@ -107,16 +108,6 @@ def even_shares(gpus: int, least: list[int]) -> Iterable[tuple[int, ...]]:
         for index in poor:
             shares[index] += 1
     yield tuple(shares)
-
-
-def _products(
-    names: list[str], choices: list[list[ExecutionPlan]], fixed: Stage
-) -> Iterable[Stage]:
-    if not names:
-        yield fixed
-        return
-    for plan in choices[0]:
-        yield from _products(names[1:], choices[1:], {**fixed, names[0]: plan})
 
 
 def _ends_s(timeline: Timeline, moment: Moment, stage: Stage) -> float:

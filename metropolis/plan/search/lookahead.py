@@ -5,9 +5,9 @@ Here a first schedule is the best of several methods, each followed to the end (
 of its stages in turn is changed in one respect (`metropolis.plan.search.changes`): another plan for
 a model, a model more or less, two models' GPUs exchanged, or an earlier end at which a model gives
 GPUs back. What follows a change is decided by the rest of the schedule (`metropolis.plan.follow`)
-and by a fast method; a change that ends earlier is kept. A rollout stops when it
-is estimated to end later (`Bounds.after`, no strict bound). The effort is bounded by the number of
-simulated requests, so results do not depend on the machine's speed.
+and by a fast method; a change that ends earlier is kept. A rollout stops when it is estimated to
+end later (`Bounds.after`, no strict bound). The effort is bounded by the number of simulated
+requests, so results do not depend on the machine's speed.
 """
 
 from __future__ import annotations
