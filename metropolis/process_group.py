@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from signal import SIGKILL
 from typing import IO
 
 
@@ -27,12 +27,17 @@ class ProcessGroup:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self._watch = subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r _; kill -KILL "-$0"', str(self.leader.pid)],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            self._watch = subprocess.Popen(
+                ["/bin/sh", "-c", 'read -r _; kill -KILL "-$0"', str(self.leader.pid)],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            self.signal(SIGKILL)
+            self.leader.wait()
+            raise
 
     def signal(self, number: int) -> None:
         """Send a signal to all processes of the group that are left."""
@@ -40,8 +45,9 @@ class ProcessGroup:
             os.killpg(self.leader.pid, number)
 
     def close(self) -> None:
-        """Kill what is left of the group."""
-        self.signal(signal.SIGKILL)
-        self.leader.wait()
+        """Kill what is left of the group. Does not wait for its end: a process that waits for a
+        device may take long."""
+        self.signal(SIGKILL)
+        self.leader.poll()
         self._watch.kill()
         self._watch.communicate()

@@ -22,6 +22,7 @@ PARTS = (
     "addresses",
     "progress",
     "process_group",
+    "open_files",
     "_core",
     "maps",
     "rules",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import resource
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import click
 from metropolis.gateway.access import Access, is_loopback
 from metropolis.gateway.keys import Keys
 from metropolis.gateway.limits import Limits
+from metropolis.open_files import raise_limit
 from metropolis.types import MetropolisError
 
 DEFAULTS = Limits()
@@ -153,10 +153,9 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 def allow_connections(limits: Limits, engine_connections: int) -> None:
     """Raise the limit of open files to its maximum; warn if that is too low for the limits."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    most = raise_limit()
     needed = limits.connections + engine_connections + FILES_KEPT
-    if most != resource.RLIM_INFINITY and most < needed:
+    if most is not None and most < needed:
         log(
             f"this process may open {most} files; {limits.connections} client connections and "
             f"those to engines need {needed}; raise `ulimit -n` or lower --connections-limit"

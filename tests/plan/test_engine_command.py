@@ -11,6 +11,7 @@ from metropolis.plan.running.engine_command import (
     KINDS,
     EngineCommand,
     EngineCommandError,
+    check_startable,
     engine_commands,
     environment_of,
 )
@@ -45,6 +46,7 @@ def test_every_kind_starts_a_command_of_ours(kind: str) -> None:
         ("", "lacks {port}"),
         ("serve {port:zz}", "has a format or conversion in a field"),
         ("serve {port!x}", "has a format or conversion in a field"),
+        ("serve {port}\0", "has a NUL character"),
         ("serve {port:{foo}}", "has a format or conversion in a field"),
     ],
 )
@@ -73,6 +75,7 @@ def test_tables_give_commands_and_paths(tmp_path: Path) -> None:
         ("4,6,5", (1, 2), "6,5"),
         ("GPU-a,GPU-b", (1,), "GPU-b"),
         ("", (3,), ""),
+        ("-1", (3,), "-1"),
     ],
 )
 def test_an_engine_sees_its_own_devices(
@@ -88,8 +91,21 @@ def test_an_engine_sees_its_own_devices(
 
 def test_missing_devices_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    with pytest.raises(EngineCommandError, match="uses GPU 2, but CUDA_VISIBLE_DEVICES=4,6"):
+    with pytest.raises(EngineCommandError, match="has GPU 2, but CUDA_VISIBLE_DEVICES=4,6"):
         environment_of((2,))
+
+
+def test_engines_are_checked_before_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a later stage as well."""
+    commands = [EngineCommand(name, f"{name} {{port}}", "") for name in ("sh", "no-such")]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    check_startable(commands[:1], 4)
+    with pytest.raises(EngineCommandError, match=r"'no-such', the command of .* is no program"):
+        check_startable(commands, 4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
+    check_startable(commands[:1], 3)
+    with pytest.raises(EngineCommandError, match="has GPU 3, but"):
+        check_startable(commands[:1], 4)
 
 
 def test_the_time_left_is_the_plans_at_first_and_follows_the_speed() -> None:

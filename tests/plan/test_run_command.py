@@ -198,6 +198,17 @@ def test_bad_input_is_one_sentence(
     assert sentence in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_method_is_for_a_new_schedule(
+    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = str(application), "--out", str(application.parent / "out"), "--engine-command", "stub"
+    assert run_command(monkeypatch, *words) == 0
+    assert run_command(monkeypatch, *words) == 0
+    capsys.readouterr()
+    assert run_command(monkeypatch, *words, "--method", "max") == 2
+    assert "--method is for a new schedule, and the run in" in capsys.readouterr().err
+
+
 def test_a_refused_schedule_is_not_kept(
     application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -107,18 +107,18 @@ def test_a_killed_engine_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     again = {call for call, count in asked(tmp_path).items() if count > 1}
     assert again
     assert again <= in_flight
-    assert record.nodes["two"].asked_again == len(in_flight) == 3
+    assert len(again) <= record.nodes["two"].asked_again <= len(in_flight) == 3
     died = [line for line in logged if "ended" in line]
     assert len(died) == 1
     assert died[0].startswith("two, copy 1 on GPU 0, 1: its engine ended with exit code -9; it is ")
-    assert "its 3 requests are sent again; log: " in died[0]
+    assert re.search(r"and [123] in flight are sent again; log: ", died[0])
     assert (tmp_path / "out/engines/two-1.log").stat().st_mode & 0o077 == 0  # commands have keys
 
 
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("/bin/false {port}", "ended 3 times in a row without an answer, the last one with exit"),
+        ("/bin/false {port}", "lost 3 times in a row without an answer; the last one ended with"),
         ("/bin/sh -c 'echo lost; exit 7' {port}", r"with exit code 7; log: .*-\d\.log: lost"),
         ("no-such-engine {port}", "'no-such-engine', the command of engines of .* cannot be star"),
     ],
@@ -246,6 +246,17 @@ def test_answers_of_another_run_are_not_used(
         RunFolder(tmp_path, application, sampling, SCHEDULE)
 
 
+def test_answers_of_other_weights_are_not_mixed(tmp_path: Path) -> None:
+    """A path may be corrected as long as nothing was answered."""
+    with closing(RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE)) as folder:
+        folder.use_paths({"one": "/old", "two": "/old"})
+        folder.put(call_of(APPLICATION.node("one"), 0, "", 9, SAMPLING), Completion("a", 1, 1, ""))
+    with closing(RunFolder(tmp_path, APPLICATION, SAMPLING, None)) as folder:
+        folder.use_paths({"one": "/old", "two": "/new"})
+        with pytest.raises(MetropolisError, match=r"answers of one by the model in /old, .* /new"):
+            folder.use_paths({"one": "/new"})
+
+
 def test_a_folder_is_used_by_one_process(tmp_path: Path) -> None:
     with (
         closing(RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE)),
@@ -277,77 +288,3 @@ def test_a_schedule_that_does_not_fit_is_refused(
     with pytest.raises(MetropolisError, match=sentence):
         run_small(tmp_path, stub(tmp_path), planned)
     assert not [*tmp_path.glob("*.log")]
-
-
-SERVER = """
-import http.server, json, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def answer(self, status, content):
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header('Content-Length', str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def do_GET(self):
-        self.answer(200, {'data': [{'id': name} for name in sys.argv[3].split(',')]})
-    def do_POST(self):
-        self.rfile.read(int(self.headers['Content-Length']))
-        self.answer(int(sys.argv[2]), {'error': {'message': 'no memory'}})
-    def log_message(self, *_):
-        pass
-http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()
-"""
-
-
-@pytest.mark.parametrize(
-    ("status", "models", "sentence"),
-    [
-        (400, "any", "answered request .* of the node '.*' with HTTP 400: no memory"),
-        (500, "any", "answered request .* of the node '.*' with HTTP 500: no memory"),
-        (200, "one,two", "an engine of .* serves one, two; name one of them"),
-    ],
-)
-def test_a_request_that_fails_again_and_again_is_one_sentence(
-    tmp_path: Path, status: int, models: str, sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A refused one is sent once."""
-    monkeypatch.setattr(runner_module, "RETRY_S", 0.01)
-    (tmp_path / "server.py").write_text(SERVER)
-    command = f"{sys.executable} {tmp_path}/server.py {{port}} {status} {models}"
-    with pytest.raises(MetropolisError, match=sentence):
-        run_small(tmp_path, command, options=EngineOptions(at_once=1))
-    again = sum(node.asked_again for node in read_run(tmp_path / "out").nodes.values())
-    assert again <= 4 * (3 if status == 500 else 1)  # of four copies
-
-
-SLOW_END = """
-import os, pathlib, socket, time
-def answer(self):
-    died = pathlib.Path(sys.argv[2])
-    if died.exists():
-        content = {'message': {'content': 'x'}, 'finish_reason': 'stop'}
-        self.answer(200, {'choices': [content]})
-        return
-    died.touch()
-    server.shutdown()
-    server.server_close()
-    self.connection.shutdown(socket.SHUT_RDWR)
-    time.sleep(0.3)
-    os._exit(3)
-Handler.do_POST = lambda self: (self.rfile.read(int(self.headers['Content-Length'])), answer(self))
-server = http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler)
-server.daemon_threads, server.block_on_close = True, False
-server.serve_forever()
-time.sleep(9)
-"""
-
-
-def test_an_engine_may_end_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until its process has ended it refuses connections: no failure of its requests."""
-    monkeypatch.setattr(runner_module, "RETRY_S", 0.01)
-    handler, _, _ = SERVER.rpartition("http.server.ThreadingHTTPServer")
-    (tmp_path / "server.py").write_text(handler + SLOW_END)
-    command = f"{sys.executable} {tmp_path}/server.py {{port}} {tmp_path}/died any"
-    record, _ = run_small(tmp_path, command, options=EngineOptions(at_once=1))
-    assert record.is_complete
-    assert (tmp_path / "died").exists()

@@ -12,16 +12,18 @@ from pathlib import Path
 import click
 import msgspec
 import numpy as np
+from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
 from metropolis.cli.plan.show_report import new_console, print_gantt, print_stages
 from metropolis.cli.terminal import printable, without_controls
+from metropolis.open_files import raise_limit
 from metropolis.plan.application_file import LoadedApplication, read_application
 from metropolis.plan.machine import Machine
 from metropolis.plan.running.communicator import Communicator
 from metropolis.plan.running.engine import Sampling
-from metropolis.plan.running.engine_command import KINDS, engine_commands
+from metropolis.plan.running.engine_command import KINDS, check_startable, engine_commands
 from metropolis.plan.running.folder import ACTUAL, ANSWERS, RunFolder, RunRecord, has_run
 from metropolis.plan.running.model_copy import EngineOptions
 from metropolis.plan.running.runner import Reports, Runner, check_schedule
@@ -32,6 +34,7 @@ from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Timeline
 from metropolis.plan.workload import columns_of, drawn
 from metropolis.progress import progress_bar
+from metropolis.types import MetropolisError
 
 ESTIMATE = "planned, estimate"
 SIMULATED = "simulated, with other output lengths"
@@ -81,7 +84,9 @@ SIMULATED = "simulated, with other output lengths"
     help="Start no engines: simulate the run, with output lengths that the plan did not know.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
 def command(
+    context: click.Context,
     path: Path,
     out: Path | None,
     schedule_file: Path | None,
@@ -118,12 +123,18 @@ def command(
     commands = engine_commands(
         loaded.application.models, loaded.engines, path.parent, engine_command
     )
+    check_startable(commands.values(), loaded.machine.gpus)
     sampling, options = (
         Sampling(seed, temperature),
         EngineOptions(at_once, drain_s, wait_s, answer_s),
     )
     Communicator(loaded.application, {})  # every part has a text: before --out has the application
     continues = has_run(out) and schedule_file is None
+    if continues and context.get_parameter_source("method") is ParameterSource.COMMANDLINE:
+        raise MetropolisError(
+            f"--method is for a new schedule, and the run in {out} follows its own; leave it away, "
+            "or give another one with --schedule"
+        )
     schedule = None if continues else planned()
     with closing(RunFolder(out, loaded.application, sampling, schedule)) as folder:
         runner = Runner(loaded.application, loaded.machine, commands, folder, sampling, options)
@@ -143,6 +154,7 @@ def _run(runner: Runner, record: RunRecord) -> None:
     def left_s() -> float:
         return time_left_s(record, record.elapsed_s - began_s, before)
 
+    raise_limit()  # a connection for each request in flight
     try:
         with progress_bar(total, "requests", time_left_s=left_s) as (advance, _):
             advance(sum(before.values()))

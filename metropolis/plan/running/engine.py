@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,7 +16,7 @@ from metropolis.durable import open_regular, reported
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.connection import AnswerLimits
 from metropolis.llm.backends.http import JSONServer
-from metropolis.llm.base import Completion, LLMError, Request
+from metropolis.llm.base import Completion, LLMError, Request, UnreachableError
 from metropolis.plan.application import Node
 from metropolis.plan.running.engine_command import EngineCommand, environment_of
 from metropolis.process_group import ProcessGroup
@@ -24,6 +25,12 @@ from metropolis.types import MetropolisError
 POLL_S = 0.05
 STOP_S = 5.0
 """From the request to stop to the end of the process by force."""
+PROBE_S = 10.0
+"""Interval at which a running engine is asked for its models."""
+HANG_S = 120.0
+"""An engine that has not responded for that time hangs."""
+KILL_S = 30.0
+"""From the end by force until the process is left: a device may hold it."""
 LOG_BYTES = 4096
 START = "--- "
 """Begins the line of the log with the command of a new process."""
@@ -110,6 +117,8 @@ class Engine:
                 ) from None
         limits = AnswerLimits(time_s=answer_s)
         self._server = JSONServer("the engine", f"http://127.0.0.1:{port}", None, limits)
+        self.is_lost = asyncio.Event()
+        """Set when its end is known, or that it hangs."""
         self._served = ""
         """The name under which the engine serves the model."""
 
@@ -155,6 +164,21 @@ class Engine:
             await asyncio.sleep(POLL_S)
         return code
 
+    async def hangs(self) -> None:
+        """Wait until the engine does not respond, though its process runs."""
+        time = asyncio.get_running_loop().time
+        heard_s = time()
+        while time() < heard_s + HANG_S:
+            await asyncio.sleep(PROBE_S)
+            try:
+                async with asyncio.timeout_at(heard_s + HANG_S):
+                    await wire.models_of(self._server, "v1/models")
+            except (TimeoutError, UnreachableError):
+                continue
+            except LLMError:  # a response of some kind
+                pass
+            heard_s = time()
+
     async def complete(self, call: NodeCall, max_tokens: int | None) -> Completion:
         """The answer; without `max_tokens` the engine chooses its longest. Raises LLMError."""
         body: dict[str, Any] = {
@@ -169,12 +193,12 @@ class Engine:
 
     async def stop(self) -> None:
         """End the process: by request, after STOP_S by force."""
-        self._group.signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_S):
-                await self.ended()
-        except TimeoutError:
-            pass
+            for number, most_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILL_S)):
+                self._group.signal(number)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(most_s):
+                        await self.ended()
         finally:
             self._group.close()
             await self._server.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
@@ -43,6 +44,8 @@ class EngineCommand:
 
     def __post_init__(self) -> None:
         where = f"the engine command of {self.model}"
+        if "\0" in self.template + self.model + self.path:
+            raise EngineCommandError(f"{where} has a NUL character; remove it")
         try:
             pieces = [shlex.split(self._text), *Formatter().parse(self._text)]
         except ValueError as error:
@@ -113,6 +116,19 @@ def engine_commands(
     return found
 
 
+def check_startable(commands: Iterable[EngineCommand], gpus: int) -> None:
+    """Raises EngineCommandError if a command has no program, or this process sees fewer GPUs."""
+    last = (gpus - 1,)
+    path = environment_of(last)["PATH"]
+    for command in commands:
+        program = command.arguments(0, last)[0]
+        if shutil.which(program, path=path) is None:
+            raise EngineCommandError(
+                f"{program!r}, the command of engines of {command.model}, is no program that can "
+                "be run; correct the engine command"
+            )
+
+
 def environment_of(gpus: tuple[int, ...]) -> dict[str, str]:
     """The environment of an engine that sees only these GPUs, of those that this process sees.
 
@@ -122,14 +138,14 @@ def environment_of(gpus: tuple[int, ...]) -> dict[str, str]:
     visible = os.environ.get(DEVICES)
     if visible is None:
         devices = ",".join(map(str, gpus))
-    elif not visible:
-        devices = ""  # no GPU: engines on the CPU
+    elif visible in ("", "-1"):
+        devices = visible  # no GPU: engines on the CPU
     elif max(gpus) < len(names := visible.split(",")):
         devices = ",".join(names[gpu] for gpu in gpus)
     else:
         raise EngineCommandError(
-            f"the schedule uses GPU {max(gpus)}, but {DEVICES}={visible} lists {len(names)}; list "
-            f"as many as the plan's machine has, or unset {DEVICES}"
+            f"the application's machine has GPU {max(gpus)}, but {DEVICES}={visible} lists "
+            f"{len(names)}; list as many as machine.gpus says, correct that, or unset {DEVICES}"
         )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {**os.environ, DEVICES: devices, "PATH": path}

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,8 @@ class NodeRecord(msgspec.Struct, forbid_unknown_fields=True):
 
     model: str
     requests: int
+    path: str = ""
+    """Of the model's weights, as engine commands have it."""
     answered: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -90,6 +93,18 @@ class RunFolder:
         for (name, _), completion in self.answers.items():
             self._count(name, completion)
         self.save()
+
+    def use_paths(self, paths: Mapping[str, str]) -> None:
+        """Record the paths of the nodes' weights. Raises MetropolisError if a node has answers of
+        other weights."""
+        for name, path in paths.items():
+            node = self.record.nodes[name]
+            if node.answered and node.path not in ("", path):
+                raise MetropolisError(
+                    f"{self.path} holds answers of {name} by the model in {node.path}, which is "
+                    f"now {path}: restore [engines.{node.model}], or name another --out"
+                )
+            node.path = path
 
     def log_file(self, name: str, copy: int) -> Path:
         """The log of a node's engines; copies count from 1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.plan.placement import Gpus
-from metropolis.plan.running.engine import Engine, Ports
+from metropolis.plan.running.engine import HANG_S, Engine, Ports
 from metropolis.plan.running.engine_command import EngineCommand
 from metropolis.types import MetropolisError
 
 DEATHS_MAX = 3
-"""Deaths of a copy's engines in a row, without an answer between them, that end the run."""
+"""Ends of engines that end the run: of a copy in a row, without an answer between them, or with the
+same request in flight."""
+SUSPECTS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,11 @@ class EngineOptions:
 
 
 class ModelCopy:
-    """A copy of a node's model on `gpus`. `log` receives a sentence when its engine dies."""
+    """A copy of a node's model on `gpus`.
+
+    `losses`: how many engines ended with each request of the node in flight, by index; of all
+    copies. `log` receives a sentence when an engine dies.
+    """
 
     def __init__(
         self,
@@ -43,11 +50,12 @@ class ModelCopy:
         gpus: tuple[int, ...],
         log_file: Path,
         options: EngineOptions,
+        losses: Counter[int],
         log: Callable[[str], None],
     ) -> None:
         self.name, self.gpus = name, gpus
         self._command, self._ports, self._log_file = command, ports, log_file
-        self._options, self._log = options, log
+        self._options, self._losses, self._log = options, losses, log
         self.engine: Engine | None = None
         """None while it does not answer."""
         self.in_flight: dict[int, asyncio.Task[bool]] = {}
@@ -67,7 +75,7 @@ class ModelCopy:
     async def supervise(self, on_ready: Callable[[], None]) -> None:
         """Keep an engine running until cancelled; call `on_ready` whenever one answers.
 
-        Raises MetropolisError if engines die DEATHS_MAX times in a row.
+        An engine that hangs is ended. Raises MetropolisError after DEATHS_MAX.
         """
         while not self.is_stopping:
             port, answer_s = self._ports.take(), self._options.answer_s
@@ -76,9 +84,11 @@ class ModelCopy:
                 if await engine.is_ready(self._options.wait_s):
                     self.engine = engine
                     on_ready()
-                self._died(engine, await engine.ended())
+                await self._run_out(engine)
+                self._died(engine)
             finally:
                 self.engine = None
+                engine.is_lost.set()
                 await engine.stop()
 
     async def stop(self) -> None:
@@ -94,17 +104,36 @@ class ModelCopy:
         if ending:
             await asyncio.wait(ending)
 
-    def _died(self, engine: Engine, code: int) -> None:
+    async def _run_out(self, engine: Engine) -> None:
+        """Wait until the engine has ended or hangs."""
+        waits = [asyncio.ensure_future(each) for each in (engine.ended(), engine.hangs())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    def _died(self, engine: Engine) -> None:
+        how = f"did not respond for {HANG_S:g} s"
+        if engine.exit_code is not None:
+            how = f"ended with exit code {engine.exit_code}"
         self.deaths += 1
-        if self.deaths == DEATHS_MAX:
+        self._losses.update(self.in_flight.keys())
+        suspects = [index for index in self.in_flight if self._losses[index] >= DEATHS_MAX]
+        if suspects or self.deaths == DEATHS_MAX:
+            when = " in a row without an answer"
+            if suspects:
+                which = ", ".join(map(str, sorted(suspects)[:SUSPECTS_SHOWN]))
+                more = len(suspects) - SUSPECTS_SHOWN
+                which += f" and {more:,} more" if more > 0 else ""
+                when = f", each time with these of its requests in flight: {which}"
             raise MetropolisError(
-                f"{self.name}: its engines ended {DEATHS_MAX} times in a row without an answer, "
-                f"the last one with exit code {code}; log: {self._log_file}: {engine.last_line()}"
+                f"{self.name}: engines were lost {DEATHS_MAX} times{when}; the last one {how}; "
+                f"log: {self._log_file}: {engine.last_line()}"
             )
-        again = f" and its {len(self.in_flight)} requests are sent again" if self.in_flight else ""
+        again = f" and {len(self.in_flight)} in flight are sent again" if self.in_flight else ""
         self._log(
-            f"{self.name}: its engine ended with exit code {code}; it is started again{again}; "
-            f"log: {self._log_file}"
+            f"{self.name}: its engine {how}; it is started again{again}; log: {self._log_file}"
         )
 
 

@@ -8,12 +8,20 @@ continue meanwhile.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from metropolis.llm.base import RETRIED, UnreachableError
+from metropolis.llm.base import (
+    RETRIED,
+    LLMError,
+    RateLimitedError,
+    UnavailableError,
+    UnreachableError,
+)
+from metropolis.llm.pauses import Pauses
 from metropolis.plan.application import Application
 from metropolis.plan.follow import Follower
 from metropolis.plan.machine import ExecutionPlan, Machine
@@ -28,12 +36,16 @@ from metropolis.plan.schedule import Schedule
 from metropolis.plan.timeline import Boundary, Stage
 from metropolis.types import MetropolisError
 
-RETRY_S = 0.5
-"""Pause after a failed request."""
+NOTICE_S = 0.5
+"""Pause after a failed request, in which the end of its engine is noticed."""
+PAUSE_MAX_S = 30.0
+"""Longest pause after a failure; they begin with half a second and double."""
 ENDING_S = 30.0
 """From when an engine cannot be reached to the end of its process, else the request has failed."""
 FAILURES_MAX = 3
-"""Failures of a request, by engines that continue to run, that end the run."""
+"""Failures of a request, by engines that continue to run, that end the run: bad or late answers."""
+REFUSALS_MAX = 12
+"""The same for engines that are too busy or fail (429, 5xx): after about three minutes."""
 SAVE_S = 2.0
 """Interval at which the record is written."""
 
@@ -66,6 +78,7 @@ class Runner:
         self._sampling, self._options = sampling, options
         self.communicator = Communicator(application, folder.answers)
         check_schedule(folder.record.planned, application, machine)
+        folder.use_paths({name: commands[model].path for name, model in self._models.items()})
         self._follower = Follower(folder.record.planned.planned, self._fits)
         self.running: dict[str, RunningNode] = {}
         """The nodes on GPUs."""
@@ -73,7 +86,9 @@ class Runner:
         self._boundary: Boundary | None = None
         """That of the current stage, until it is reached."""
         self._stage_ended = asyncio.Event()
-        self._failures: dict[Call, int] = {}
+        self._failures: Counter[Call] = Counter()
+        self._losses: dict[str, Counter[int]] = {name: Counter() for name in self._nodes}
+        self._pauses = Pauses(sampling.seed)
 
     async def run(self, reports: Reports) -> None:
         """Run to completion. Raises MetropolisError if an engine cannot be started or a request
@@ -165,8 +180,9 @@ class Runner:
         for number, of_copy in enumerate(gpus, 1):
             called = f"{name}, copy {number} on GPU {', '.join(map(str, of_copy))}"
             log_file = self._folder.log_file(name, number)
+            losses, log = self._losses[name], self._reports.log
             copy = ModelCopy(
-                called, command, self._ports, of_copy, log_file, self._options, self._reports.log
+                called, command, self._ports, of_copy, log_file, self._options, losses, log
             )
             copy.supervision = self._tasks.create_task(
                 copy.supervise(lambda: self._copy_is_ready(name, node))
@@ -225,15 +241,13 @@ class Runner:
         try:
             completion = await engine.complete(request, node.max_tokens)
         except RETRIED as error:
-            await asyncio.sleep(RETRY_S)  # time for the end of the process to be noticed
-            if isinstance(error, UnreachableError):  # it does not listen; perhaps it is ending
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(ENDING_S):
-                        await engine.ended()
-            if engine.exit_code is None:
-                self._failures[call] = self._failures.get(call, 0) + 1
-                if self._failures[call] == FAILURES_MAX:
-                    raise
+            with suppress(TimeoutError):
+                async with asyncio.timeout(
+                    ENDING_S if isinstance(error, UnreachableError) else NOTICE_S
+                ):
+                    await engine.is_lost.wait()
+            if not engine.is_lost.is_set():
+                await self._failed(call, error)
             return False
         self._folder.put(request, completion)
         copy.deaths = 0
@@ -248,6 +262,18 @@ class Runner:
             self._boundary = None
             self._stage_ended.set()
         return True
+
+    async def _failed(self, call: Call, error: LLMError) -> None:
+        """Pause after a failure of a request; raises the error if there were too many."""
+        self._failures[call] += 1
+        failures = self._failures[call]
+        is_refusal = isinstance(error, (UnavailableError, RateLimitedError))
+        if failures >= (REFUSALS_MAX if is_refusal else FAILURES_MAX):
+            raise error
+        if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
+            await asyncio.sleep(min(error.retry_after_s, self._options.answer_s))
+        else:
+            await self._pauses.wait(failures, PAUSE_MAX_S)
 
 
 def placed(
