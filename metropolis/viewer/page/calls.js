@@ -17,7 +17,7 @@ export class Calls {
     this.page = page;
     this.side = side;
     this.hovered = null;
-    this.cache = null;
+    this.kept = null; // {key, canvas}: see picture()
     this.stage = new Stage(canvas, {
       draw: (context) => this.draw(context),
       onTap: (x, y) => this.tap(x, y),
@@ -125,8 +125,32 @@ export class Calls {
   // --- drawing
 
   draw(context) {
+    const { stage } = this;
+    const { theme } = this.page;
+    context.drawImage(this.picture(), 0, 0, stage.width, stage.height);
+    this.drawNow(context, theme);
+    if (this.hovered !== null) this.drawHovered(context, theme);
+  }
+
+  // All that does not depend on the moment, kept until the view or the data change.
+  picture() {
     const { page, side, stage } = this;
-    const { theme } = page;
+    const selected = page.isSelectedOn(side) ? page.state.selected : null;
+    const key = [...stage.offset, ...stage.scale, stage.canvas.width, stage.canvas.height, page.version, selected, page.theme.paper].join();
+    if (this.kept?.key === key) return this.kept.canvas;
+    const canvas = this.kept?.canvas ?? document.createElement("canvas");
+    canvas.width = stage.canvas.width;
+    canvas.height = stage.canvas.height;
+    const context = canvas.getContext("2d");
+    context.scale(canvas.width / stage.width, canvas.height / stage.height);
+    this.drawData(context);
+    this.kept = { key, canvas };
+    return canvas;
+  }
+
+  drawData(context) {
+    const { stage } = this;
+    const { theme } = this.page;
     const from = stage.fromX(LEFT);
     const to = stage.fromX(stage.width);
     this.drawAxis(context, theme, from, to);
@@ -135,11 +159,9 @@ export class Calls {
     context.rect(0, TOP, stage.width, this.bottom - TOP);
     context.clip();
     this.drawRows(context, theme);
-    const loaded = this.drawCalls(context, theme, from, to);
+    this.drawCalls(context, theme, from, to);
     context.restore();
-    this.drawStrips(context, theme, from, to, loaded);
-    this.drawNow(context, theme);
-    if (this.hovered !== null) this.drawHovered(context, theme);
+    this.drawStrips(context, theme, from, to);
   }
 
   drawAxis(context, theme, from, to) {
@@ -190,9 +212,7 @@ export class Calls {
     const bars = colours.map(() => []);
     const queues = [];
     const marked = [];
-    let loaded = 0;
     for (const calls of side.callsBetween(from, to)) {
-      loaded += 1;
       drawn.fill(-1);
       for (let agent = 0; agent < side.agents; agent += 1) {
         const y = stage.toY(agent) + (row - height) / 2;
@@ -231,18 +251,16 @@ export class Calls {
       context.fillStyle = flags & FAILED ? theme.alarm : theme.paper;
       if (flags & (FAILED | WASTED)) context.fillRect(x, y + height * 0.35, width, Math.max(1, height * 0.3));
     }
-    return loaded;
   }
 
-  drawStrips(context, theme, from, to, loaded) {
+  drawStrips(context, theme, from, to) {
     const { stage, strips } = this;
     const width = Math.max(1, Math.floor(stage.width - LEFT));
-    const key = `${from} ${to} ${width} ${loaded} ${this.page.version}`;
-    if (this.cache?.key !== key) this.cache = { key, lines: this.measured(from, to, width) };
+    const measured = this.measured(from, to, width);
     context.textBaseline = "top";
     strips.forEach((name, number) => {
       const top = this.bottom + 6 + number * (STRIP + STRIP_GAP);
-      const lines = this.cache.lines[number];
+      const lines = measured[number];
       let most = 0;
       for (const line of lines) for (const value of line) if (value > most) most = value;
       context.font = "11px system-ui, sans-serif";
