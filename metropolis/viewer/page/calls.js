@@ -238,7 +238,7 @@ export class Calls {
         if (row < 2) drawn[pixel] = covered;
       }
     }
-    context.fillStyle = theme.quiet;
+    context.fillStyle = row < 4 ? theme.line : theme.quiet;
     const thin = Math.max(1, height * 0.14);
     for (let at = 0; at < queues.length; at += 3) {
       context.fillRect(queues[at], queues[at + 1] - thin / 2, queues[at + 2], thin);

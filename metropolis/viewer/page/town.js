@@ -2,6 +2,7 @@
 
 import { Stage, fitted, rounded, wrapped } from "./canvas.js";
 import { isDark, leadColour } from "./colours.js";
+import { Fold } from "./fold.js";
 import { initials } from "./format.js";
 import { layoutOf } from "./network.js";
 import { FINISHED, WAITING } from "./moment.js";
@@ -22,6 +23,7 @@ export class Town {
     this.hops = graph ? layoutOf(side.agents, graph) : null;
     this.picture = null;
     this.map = map;
+    this.fold = map ? new Fold(map) : null;
     this.stage = new Stage(canvas, {
       draw: (context) => this.draw(context),
       onTap: (x, y) => page.select(side.index, this.agentAt(x, y)),
@@ -35,7 +37,7 @@ export class Town {
     this.isFitted = true;
     const { map } = this;
     if (map) {
-      this.stage.fit(0, 0, map.width, map.height);
+      this.stage.fit(0, 0, this.fold.width, this.fold.height);
       return;
     }
     if (this.hops) {
@@ -77,7 +79,15 @@ export class Town {
     const { stage } = this;
     if (this.hops) return [stage.toX(this.hops[2 * agent]), stage.toY(this.hops[2 * agent + 1])];
     const { positions } = this.page.moments[this.side.index];
-    return [stage.toX(positions[2 * agent] + 0.5), stage.toY(positions[2 * agent + 1] + 0.5)];
+    return this.placeOf(positions[2 * agent], positions[2 * agent + 1]);
+  }
+
+  // The middle of a tile on the canvas.
+  placeOf(x, y) {
+    const { fold, stage } = this;
+    if (!fold) return [stage.toX(x + 0.5), stage.toY(y + 0.5)];
+    const row = fold.rowOf(x);
+    return [stage.toX(fold.x(x, row) + 0.5), stage.toY(fold.y(y, row) + 0.5)];
   }
 
   get radius() {
@@ -128,8 +138,11 @@ export class Town {
     }
     const [scale] = stage.scale;
     context.imageSmoothingEnabled = scale < 2;
-    const [x, y] = [stage.toX(0), stage.toY(0)];
-    context.drawImage(this.picture, x, y, map.width * scale, map.height * scale);
+    this.fold.starts.forEach((start, row) => {
+      const width = this.fold.widthOf(row);
+      const [x, y] = [stage.toX(0), stage.toY(this.fold.y(0, row))];
+      context.drawImage(this.picture, start, 0, width, map.height, x, y, width * scale, map.height * scale);
+    });
     if (scale < PLACES_FROM * 0.75) return;
     context.textAlign = "center";
     context.textBaseline = "middle";
@@ -137,7 +150,7 @@ export class Town {
       context.font = "10px system-ui, sans-serif";
       context.fillStyle = theme.quiet;
       for (const { name, x0, y0, x1, y1 } of map.objects ?? []) {
-        const [cx, cy] = [stage.toX((x0 + x1 + 1) / 2), stage.toY((y0 + y1 + 1) / 2)];
+        const [cx, cy] = this.placeOf((x0 + x1) / 2, (y0 + y1) / 2);
         if (this.isInside(cx, cy)) context.fillText(fitted(context, name, (x1 - x0 + 2) * scale), cx, cy);
       }
     }
@@ -170,8 +183,7 @@ export class Town {
   }
 
   drawPlace(context, name, box, scale, y) {
-    const { stage } = this;
-    const [cx, cy] = [stage.toX((box.x0 + box.x1 + 1) / 2), stage.toY(y)];
+    const [cx, cy] = this.placeOf((box.x0 + box.x1) / 2, y - 0.5);
     if (!this.isInside(cx, cy)) return;
     context.fillText(fitted(context, name, (box.x1 - box.x0 + 3) * scale), cx, cy);
   }
@@ -208,13 +220,13 @@ export class Town {
       context.globalAlpha = isSelected ? 0.9 : 0.35;
       context.strokeStyle = isSelected ? page.theme.accent : this.colour(moment, agent);
       context.beginPath();
-      let began = false;
+      let row = null;
       for (let step = Math.max(0, last - WAY_STEPS); step <= last; step += 1) {
         if (!side.position(agent, step, at)) continue;
-        const point = [stage.toX(at[0] + 0.5), stage.toY(at[1] + 0.5)];
-        if (began) context.lineTo(...point);
+        const [before, point] = [row, this.placeOf(at[0], at[1])];
+        row = this.fold?.rowOf(at[0]) ?? 0;
+        if (before === row) context.lineTo(...point);
         else context.moveTo(...point);
-        began = true;
       }
       context.stroke();
     }
@@ -225,7 +237,8 @@ export class Town {
     if (moment.basis !== "time" || !this.page.showsWaits) return;
     context.strokeStyle = context.fillStyle = theme.alarm;
     context.lineWidth = 1.2;
-    context.globalAlpha = 0.65;
+    const waiting = moment.blockedBy.reduce((sum, blocker) => sum + (blocker >= 0), 0);
+    context.globalAlpha = Math.max(0.12, Math.min(0.65, 30 / waiting));
     for (let agent = 0; agent < this.side.agents; agent += 1) {
       const blocker = moment.blockedBy[agent];
       if (blocker < 0) continue;
