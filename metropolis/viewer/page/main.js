@@ -79,9 +79,18 @@ class Page {
     document.title = `${this.sides.map((side) => side.meta.title).join(" and ")} · metropolis`;
     byId("title").textContent = this.sides.map((side) => side.meta.title).join(" / ");
     const steps = meta.target && meta.target !== meta.steps ? `${count(meta.steps)} of ${count(meta.target)} steps` : plural(meta.steps, "step");
-    const parts = [plural(meta.agents.length, "agent"), steps, plural(meta.calls, "call"), `${seconds(meta.end_s)}${meta.clock === "simulated" ? ", simulated" : ""}`];
-    byId("facts").textContent = parts.join(" · ");
+    const time = this.sides.length > 1 && !this.isBranch ? null : seconds(meta.end_s);
+    const parts = [plural(meta.agents.length, "agent"), steps, plural(meta.calls, "call"), time, meta.clock === "simulated" ? "simulated time" : null].filter((part) => part !== null);
+    byId("facts").textContent = [...parts, ...this.raceParts()].join(" · ");
     byId("note").textContent = this.sides.map((side) => side.meta.note).filter(Boolean).join(" ");
+  }
+
+  // How much faster the faster side of a race is.
+  raceParts() {
+    if (this.sides.length < 2 || this.isBranch) return [];
+    const [fast, slow] = this.sides.map((side) => side.meta).sort((a, b) => a.end_s - b.end_s);
+    if (!(fast.end_s > 0)) return [];
+    return [`${fast.mode} takes ${seconds(fast.end_s)}, ${slow.mode} ${seconds(slow.end_s)}: ${(slow.end_s / fast.end_s).toFixed(2)} times as fast`];
   }
 
   open(name) {
