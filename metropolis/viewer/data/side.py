@@ -56,6 +56,8 @@ class Side:
     """None: a replay has none."""
     is_live: Callable[[], bool] = lambda: False
     """Whether a process runs it."""
+    note: str | None = None
+    """A sentence on the whole side."""
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -90,10 +92,14 @@ class Side:
 
     def meta(self) -> dict[str, Any]:
         """The content of the chunk `meta`."""
+        return self._fixed | self.growing_meta()
+
+    def growing_meta(self) -> dict[str, Any]:
+        """What of `meta` changes while the side grows."""
         timeline = self.timeline
-        notes = [self.steps.damage, None if timeline.is_there else NO_TIMELINE]
+        notes = [self.note, self.steps.damage, None if timeline.is_there else NO_TIMELINE]
         counts = {"positions": self.steps.chunks, "moments": self.steps.chunks}
-        return self._fixed | {
+        return {
             "clock": "simulated" if timeline.simulated else "real",
             "steps": self.steps.steps,
             "functions": timeline.functions,
@@ -104,6 +110,17 @@ class Side:
             "calls": timeline.calls,
             "end_s": timeline.end_s,
             "note": " ".join(note for note in notes if note) or None,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """How far it is, as its files say."""
+        timeline = self.timeline
+        return {
+            "state": "runs" if self.is_live() else "ended",
+            "floor": self.steps.steps,
+            "newest": timeline.steps,
+            "calls": timeline.calls,
+            "tokens": timeline.tokens,
         }
 
     def chunk(self, name: str, number: str) -> bytes:

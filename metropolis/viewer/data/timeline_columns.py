@@ -119,6 +119,16 @@ class TimelineColumns:
         return self._calls.count
 
     @property
+    def tokens(self) -> int:
+        """The number of tokens of all calls."""
+        return sum(int(self._calls[name].sum()) for name in ("prompt_tokens", "output_tokens"))
+
+    @property
+    def steps(self) -> Step:
+        """The number of steps up to the newest that an agent has begun."""
+        return self._executions.count // self._agents
+
+    @property
     def counts(self) -> dict[str, int]:
         """The numbers of chunks by name."""
         return {
