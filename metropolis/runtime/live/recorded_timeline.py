@@ -21,21 +21,29 @@ class RecordedTimeline:
 
     def __init__(self, writer: TimelineWriter, clock: Callable[[], float]) -> None:
         self._writer, self._clock = writer, clock
+        self._now_s, self._wall_s = clock(), time.time()
+        """Of the latest commits, and of the dispatches that follow from them."""
+        self._committed_s: dict[AgentId, float] = {}
+        """Agent -> time of its last commit."""
 
     def dispatched(self, clusters: Iterable[Dispatch], blocked_by: Edges | None = None) -> None:
         """`clusters` may run; `blocked_by`: (agents,), as of the controller before."""
-        now_s, wall_s = self._clock(), time.time()
+        now_s = self._now_s
         for cluster in clusters:
-            blockers = {} if blocked_by is None else _blockers(cluster.agents, blocked_by)
-            self._writer.dispatched(cluster.step, cluster.agents, now_s, wall_s, blockers)
+            blockers = {}
+            if blocked_by is not None:
+                waited = [a for a in cluster.agents if self._committed_s.get(a, now_s) < now_s]
+                blockers = _blockers(cluster.agents, waited, blocked_by)
+            self._writer.dispatched(cluster.step, cluster.agents, now_s, self._wall_s, blockers)
 
     def committed(self, acknowledged: Sequence[Acknowledged]) -> None:
         """Commits, in their order."""
-        now_s, wall_s = self._clock(), time.time()
+        self._now_s, self._wall_s = now_s, wall_s = self._clock(), time.time()
         for one in acknowledged:
             execution = one.execution
             step, agents = execution.step, execution.agents
             self._writer.committed(step, agents, now_s, wall_s)
+            self._committed_s |= dict.fromkeys(agents, now_s)
             for agent, calls in execution.calls.items():
                 self._writer.called(step, agent, calls)
             if one.continues:  # its worker has begun the next step
@@ -46,14 +54,16 @@ class RecordedTimeline:
         self._writer.advance()
 
 
-def _blockers(cluster: Sequence[AgentId], blocked_by: Edges) -> dict[AgentId, AgentId]:
-    """Whom each member of `cluster` waited for before it was dispatched.
+def _blockers(
+    cluster: Sequence[AgentId], waited: Iterable[AgentId], blocked_by: Edges
+) -> dict[AgentId, AgentId]:
+    """Whom each of the members of `cluster` that `waited` waited for before the dispatch.
 
     A member that was not blocked itself shows one that was (see `Controller.blocked_by`), and
     waited for the same agent.
     """
     found = {}
-    for agent in cluster:
+    for agent in waited:
         blocker = int(blocked_by[agent])
         while blocker in cluster and blocked_by[blocker] != NO_AGENT:
             blocker = int(blocked_by[blocker])
