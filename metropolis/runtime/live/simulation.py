@@ -247,7 +247,9 @@ class Simulation:
             self._recording.notes.clear()  # the checkpoints are not needed
         return found or self._recording.checkpoint
 
-    def _make_worker_pool(self, optimistic: OptimisticWorkerPool | None) -> WorkerPool:
+    def _make_worker_pool(
+        self, optimistic: OptimisticWorkerPool | None, timeline: RecordedTimeline | None
+    ) -> WorkerPool:
         configuration, stored = self.configuration, self._stored
         if optimistic is None and stored.shared and isinstance(stored.store, MemoryStore):
             return SharedWorkerPool(self._worker, stored.store)
@@ -264,7 +266,7 @@ class Simulation:
             stall_s=configuration.stall_s,
         )
         if optimistic is not None:
-            optimistic.use(stored.store, spec, shared=stored.shared)
+            optimistic.use(stored.store, spec, timeline, shared=stored.shared)
             return optimistic
         return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
 
@@ -294,14 +296,15 @@ class Simulation:
         record = self._recording.recorder.commit
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
         self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
+        timeline = self._recorded_timeline()
         executor = Executor(
             controller_of,
             store,
-            self._make_worker_pool(optimistic),
+            self._make_worker_pool(optimistic, timeline),
             record if optimistic is None else optimistic.recorded(record),
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,
-            timeline=self._recorded_timeline(),
+            timeline=timeline,
         )
         self.client.charge(retry(store.bought))  # there are no other buyers from here on
         return executor
