@@ -90,6 +90,7 @@ cli = LazyGroup(
             "serve",
             "store",
             "trace",
+            "view",
             "world",
         )
     },

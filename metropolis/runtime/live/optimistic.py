@@ -24,6 +24,7 @@ from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits, SharedCommits
 from metropolis.workers.optimistic.digests import Digests, mind_digest
+from metropolis.workers.optimistic.executions import Observer
 from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.optimistic.worker import AHEAD_MAX, OptimisticWorker
@@ -67,12 +68,15 @@ class OptimisticWorkerPool:
         """The minds of a new run."""
         self._commits: StoredCommits | None = None
 
-    def use(self, store: Store, spec: WorkerSpec, *, shared: bool) -> None:
+    def use(
+        self, store: Store, spec: WorkerSpec, observer: Observer | None, *, shared: bool
+    ) -> None:
         """Commit to `store`; `shared`: it shares its data with the worker.
 
         `spec` is that of a worker that does not run ahead.
         """
         self._store, self._spec, self.shared = store, spec, shared
+        self._observer = observer
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
@@ -179,4 +183,5 @@ class OptimisticWorkerPool:
             answers,
             digests,
             gate,
+            self._observer,
         )

@@ -14,10 +14,12 @@ from metropolis.runtime.folder.checkpoint import Past
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.run_trace import RunTrace, trace_meta
+from metropolis.runtime.folder.view_file import write_view
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
 from metropolis.runtime.live.recorder import Recorder
 from metropolis.runtime.live.setup import bodies
+from metropolis.timeline.writer import TimelineWriter
 from metropolis.trace.validate import validate_meta
 from metropolis.types import Position, Step
 from metropolis.world.base import World
@@ -41,6 +43,7 @@ class Recording:
         self.seed = configuration.seed
         """The seed of all randomness from the first step on: a branch may change it."""
         self._journal: Journal | None = None
+        self._timeline: TimelineWriter | None = None
         self.history: list[StepRecord] = []
         """The steps so far, of a run without a folder."""
         if self.directory is not None:
@@ -80,11 +83,44 @@ class Recording:
             self._names, at, first_step, *written, keep=files is None, dependencies=known
         )
 
-    def describe(self) -> None:
-        """Write run.json; the journal's lock excludes other processes."""
+    def describe(self, initial: Sequence[Entity], target: Step, *, simulated: bool) -> None:
+        """Write run.json and view.json; the journal's lock excludes other processes.
+
+        `initial` exist at step 0; the run ends before step `target`.
+        """
         if self.directory is not None:
             seed, about = self._configuration.seed, self._configuration.about or {}
             self.directory.describe(self._world.name, seed, about)
+            write_view(
+                self.directory.root,
+                self._world,
+                self._names,
+                initial,
+                mode=self._configuration.mode,
+                simulated=simulated,
+                target=target,
+            )
+
+    def open_timeline(self, *, simulated: bool, is_rerun: bool) -> TimelineWriter | None:
+        """The timeline from here on; None: the run has no folder, or records none.
+
+        `is_rerun`: the run repeats all steps from here on that an earlier process has run.
+        """
+        if self.directory is not None and self._configuration.timeline:
+            assert self.directory.run is not None
+            self._timeline = TimelineWriter(
+                self.directory.timeline,
+                len(self._names),
+                clock="simulated" if simulated else "real",
+                run=self.directory.run,
+                first_step=self.recorder.next_step if is_rerun else None,
+            )
+        return self._timeline
+
+    def close_timeline(self) -> None:
+        """Write the rest of the timeline, if there is one."""
+        if self._timeline is not None:
+            self._timeline.close()
 
     def advance(self, floor: Step) -> Iterator[StepRecord]:
         """Record and yield the steps below `floor`, one by one."""
@@ -99,7 +135,12 @@ class Recording:
             self._journal.unload_before(floor)
 
     def sync(self) -> Past:
-        """Make the records survive a power cut; return their marks, for a checkpoint."""
+        """Make the records survive a power cut; return their marks, for a checkpoint.
+
+        The timeline survives the death of this process.
+        """
+        if self._timeline is not None:
+            self._timeline.flush()
         return self.recorder.sync(self.seed, self._journal)
 
     def write_trace(self, *, generated: bool) -> None:

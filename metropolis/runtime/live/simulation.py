@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from metropolis.runtime.live.event_loop import event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
 from metropolis.runtime.live.optimistic import OptimisticWorkerPool
+from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
@@ -105,6 +107,7 @@ class Simulation:
         self._recording.keep_answers(self.client)
         if not self._stored.shared:
             self._recording.checkpoint = self._attach_store(self._stored)
+        self._initial = initial
         self._restore_or_start(initial)
         self._clock.start()
         self._ran = False
@@ -141,7 +144,8 @@ class Simulation:
         check_steps(steps, self.first_step)
         self._ran = True
         self._reuse_guard.start()
-        self._recording.describe()
+        simulated = self._clock.virtual is not None
+        self._recording.describe(self._initial, steps, simulated=simulated)
         self._clock.start()
         selector = IdleSelector(self._advance_clock) if self._clock.virtual else None
         with event_loop(selector, self._invocations, self.configuration.stall_s) as (
@@ -165,6 +169,7 @@ class Simulation:
                 loop.run_until_complete(self.client.close())
                 self._recording.recorder.close()
                 if not disk_is_full:
+                    self._recording.close_timeline()
                     self._recording.write_trace(generated=self._generated)
 
     @property
@@ -242,7 +247,9 @@ class Simulation:
             self._recording.notes.clear()  # the checkpoints are not needed
         return found or self._recording.checkpoint
 
-    def _make_worker_pool(self, optimistic: OptimisticWorkerPool | None) -> WorkerPool:
+    def _make_worker_pool(
+        self, optimistic: OptimisticWorkerPool | None, timeline: RecordedTimeline | None
+    ) -> WorkerPool:
         configuration, stored = self.configuration, self._stored
         if optimistic is None and stored.shared and isinstance(stored.store, MemoryStore):
             return SharedWorkerPool(self._worker, stored.store)
@@ -259,7 +266,7 @@ class Simulation:
             stall_s=configuration.stall_s,
         )
         if optimistic is not None:
-            optimistic.use(stored.store, spec, shared=stored.shared)
+            optimistic.use(stored.store, spec, timeline, shared=stored.shared)
             return optimistic
         return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
 
@@ -289,16 +296,29 @@ class Simulation:
         record = self._recording.recorder.commit
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
         self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
+        timeline = self._recorded_timeline()
         executor = Executor(
             controller_of,
             store,
-            self._make_worker_pool(optimistic),
+            self._make_worker_pool(optimistic, timeline),
             record if optimistic is None else optimistic.recorded(record),
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,
+            timeline=timeline,
         )
         self.client.charge(retry(store.bought))  # there are no other buyers from here on
         return executor
+
+    def _recorded_timeline(self) -> RecordedTimeline | None:
+        writer = self._recording.open_timeline(
+            simulated=self._clock.virtual is not None, is_rerun=self._stored.shared
+        )
+        if writer is None:
+            return None
+        if self._stored.shared:
+            return RecordedTimeline(writer, self._clock.now_s)
+        began_s = self._stored.began_s  # on the clock of the workers
+        return RecordedTimeline(writer, lambda: time.time() - began_s)
 
     def _run_steps(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         recording, recorder = self._recording, self._recording.recorder

@@ -1,0 +1,128 @@
+"""Reads timelines: whole, or what is new since the last look.
+
+A stream of which the end is missing was written by a process that was killed, or is being written:
+its complete batches count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
+from metropolis.timeline.format import CALLS, EXECUTIONS, KEYS, SCHEMAS, Meta, files_of, meta_of
+from metropolis.types import MetropolisError
+
+
+@dataclass
+class _File:
+    path: Path
+    kind: str
+    read_bytes: int = 0
+    meta: Meta | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The complete batches that have not been read."""
+        with self.path.open("rb") as file:
+            file.seek(self.read_bytes)
+            try:
+                if self.meta is None:
+                    schema = pa.ipc.read_schema(pa.ipc.read_message(file))
+                    self.meta = meta_of(schema, self.path, self.kind)
+                    self.read_bytes = file.tell()
+                while True:
+                    message = pa.ipc.read_message(file)
+                    batch = pa.ipc.read_record_batch(message, SCHEMAS[self.kind])
+                    self.read_bytes = file.tell()
+                    yield batch
+            except (pa.ArrowException, EOFError, OSError):  # the end, or a batch in the making
+                return
+
+
+@dataclass
+class TimelineFollower:
+    """Reads the timeline in `folder` piece by piece, while it grows or afterwards.
+
+    Raises MetropolisError if a file is of another format.
+    """
+
+    folder: Path
+    _files: dict[Path, _File] = field(default_factory=dict)
+
+    def poll(self) -> Timeline | None:
+        """The rows that are new since the last call; None: there was none ever.
+
+        A row replaces an earlier one with the same step, agent and, of calls, number. If
+        `meta.number` grows, no row of an earlier call from `meta.first_step` on counts.
+        """
+        tables = {kind: self._new_rows(kind) for kind in SCHEMAS}
+        metas = [file.meta for file in self._files.values() if file.meta is not None]
+        if not metas:
+            return None
+        newest = max(metas, key=lambda meta: meta.number)
+        executions = Executions(**_columns(tables[EXECUTIONS], EXECUTIONS))
+        return Timeline(newest, executions, _calls(tables[CALLS]))
+
+    def _new_rows(self, kind: str) -> pa.Table:
+        found = SCHEMAS[kind].empty_table()
+        for _, path in files_of(self.folder, kind):
+            file = self._files.setdefault(path, _File(path, kind))
+            is_new = file.meta is None
+            batches = list(file.batches())
+            if is_new and file.meta is not None and file.meta.first_step is not None:
+                found = found.filter(pc.less(found["step"], file.meta.first_step))
+            if batches:
+                found = pa.concat_tables([found, pa.Table.from_batches(batches)])
+        return found
+
+
+def read_timeline(folder: str | Path) -> Timeline:
+    """The timeline in `folder`, a folder `timeline` or one that contains it.
+
+    Raises MetropolisError if there is none, or one of another format.
+    """
+    folder = Path(folder)
+    inner = folder / "timeline"
+    found = TimelineFollower(inner if inner.is_dir() else folder).poll()
+    if found is None:
+        raise MetropolisError(
+            f"{folder}: contains no timeline; it should be the folder of a run that was recorded, "
+            "or of a lane of `metropolis replay --record`"
+        )
+    return found
+
+
+def _columns(table: pa.Table, kind: str) -> dict[str, npt.NDArray[Any]]:
+    """The columns by name, sorted by key; of rows with equal keys the last one."""
+    columns = {}
+    for name in table.column_names:
+        column = table[name]
+        if column.null_count:
+            column = column.fill_null(np.nan if pa.types.is_floating(column.type) else NONE)
+        columns[name] = column.to_numpy()
+    keys = [columns[name] for name in KEYS[kind]]
+    order = np.lexsort(keys[::-1])
+    is_last = np.ones(len(order), np.bool_)
+    if len(order):
+        same = np.all([key[order][1:] == key[order][:-1] for key in keys], axis=0)
+        is_last[:-1] = ~same
+    rows = order[is_last]
+    return {name: values[rows] for name, values in columns.items()}
+
+
+def _calls(table: pa.Table) -> Calls:
+    names: dict[str, Any] = {}
+    for name in ("function", "model"):
+        encoded = table[name].combine_chunks().dictionary_encode()
+        names[f"{name}s"] = tuple(encoded.dictionary.to_pylist())
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, encoded.indices)
+    columns: dict[str, Any] = _columns(table, CALLS)
+    return Calls(**columns, **names)
