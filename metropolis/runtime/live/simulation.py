@@ -25,6 +25,7 @@ from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
 from metropolis.runtime.live.run_clock import RunClock
+from metropolis.runtime.live.run_control import RunControl
 from metropolis.runtime.live.setup import (
     bodies,
     check_steps,
@@ -112,6 +113,8 @@ class Simulation:
         self._clock.start()
         self._ran = False
         self._interruption = Interruption()
+        self.control = RunControl(self.client, simulated=virtual)
+        """Pauses the run, and says how far it is; for other threads."""
         self.stopped: str | None = None
         """Why the run ended before its last step; None: it did not."""
 
@@ -335,6 +338,7 @@ class Simulation:
             loop.call_soon_threadsafe(executor.end, Interrupted(INTERRUPTED))
 
         self._interruption.wake = wake
+        self.control.begin(loop, executor, steps)
         # These end the run even if agents catch the errors.
         self.client.on_exhausted = self.client.on_unwritable = executor.end
         try:
@@ -360,6 +364,7 @@ class Simulation:
             self.stopped = str(executor.failure)
         finally:
             self._interruption.wake = None
+            self.control.end()
             loop.run_until_complete(executor.stop())
 
     def _write(self, checkpointer: Checkpointer) -> None:
@@ -370,7 +375,8 @@ class Simulation:
     def _advance_clock(self) -> bool:
         virtual = self._clock.virtual
         assert virtual is not None
-        return not (self._worker.computing or self.client.pauses.waiting) and virtual.leap()
+        waits = self.control.paused or self._worker.computing or self.client.pauses.waiting
+        return not waits and virtual.leap()
 
     @property
     def _generated(self) -> bool:
