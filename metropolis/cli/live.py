@@ -96,7 +96,7 @@ def run_scenario(
     """
     if view:
         check_viewer()
-    steps = options.last_step(scenario)
+    steps = options.last_step(scenario)  # raises on a wrong length
     backend = checked_backend(options, scenario)  # before the folder is created
     try:
         simulation, folder = _create_run(
@@ -108,7 +108,15 @@ def run_scenario(
         raise MetropolisError(f"{error}; name another folder with --out") from None
     with shown(simulation, folder) if view else nullcontext():
         return _complete(
-            simulation, options, scenario, backend, folder, verify, as_json=as_json, quiet=quiet
+            simulation,
+            options,
+            scenario,
+            backend,
+            folder,
+            steps,
+            verify,
+            as_json=as_json,
+            quiet=quiet,
         )
 
 
@@ -118,12 +126,12 @@ def _complete(
     scenario: Scenario,
     backend: Backend,
     folder: Path,
+    steps: Step,
     verify: Verification | None,
     *,
     as_json: bool,
     quiet: bool,
 ) -> int:
-    steps = options.last_step(scenario)
     printed = _print_notes(simulation.notes)
     try:
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):

@@ -59,7 +59,7 @@ def write_page(path: Path, sides: Sequence[Side]) -> list[str]:
                 )
     texts = _texts_of(sides)
     if texts is None:
-        notes.append(f"the file does not contain the texts of calls, of which there are too many")
+        notes.append("the file does not contain the texts of calls, of which there are too many")
     else:
         packed |= texts
     write_atomically(path, _page_of(page_files(), packed))
@@ -67,7 +67,8 @@ def write_page(path: Path, sides: Sequence[Side]) -> list[str]:
 
 
 def _count_of(side: Side) -> int:
-    return 3 + sum(side.meta()["counts"].values())
+    counts: Mapping[str, int] = side.meta()["counts"]
+    return 3 + sum(counts.values())
 
 
 def _chunks_of(side: Side) -> Iterator[tuple[str, bytes]]:

@@ -116,7 +116,10 @@ class HistorySteps:
 
     def _add(self, line: HistoryLine) -> None:
         self._edit(self.steps, self._positions, self._looks)
-        if self.steps % self._chunk_steps == 0 and len(self._starts) * self._chunk_steps <= self.steps:
+        if (
+            self.steps % self._chunk_steps == 0
+            and len(self._starts) * self._chunk_steps <= self.steps
+        ):
             self._starts.append(self._start())
         self._move(line.content, self._positions)
         for agent, look in self._looks_of(line.content):
@@ -235,7 +238,7 @@ def _looks_decoder(
     )
     body_type = msgspec.defstruct("Body", [("state", state_type)])
     step_type = msgspec.defstruct("Step", [("writes", dict[str, body_type | None], {})])  # type: ignore[valid-type]
-    decode = msgspec.json.Decoder(step_type).decode
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(step_type).decode
 
     def read(content: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, body in decode(content).writes.items():

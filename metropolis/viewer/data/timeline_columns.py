@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.timeline.reader import NONE, Calls, Executions, TimelineFollower
+from metropolis.timeline.columns import NONE, Calls, Executions
+from metropolis.timeline.reader import TimelineFollower
 from metropolis.types import Step
 from metropolis.viewer.data.chunks import CHUNK_ROWS, NoChunkError, chunk_steps, count_of
 
@@ -90,7 +91,9 @@ class TimelineColumns:
     def _restart(self) -> None:
         self._follower = TimelineFollower(self._folder)
         self._executions = _Rows(EXECUTION_COLUMNS)
-        self._calls = _Rows([*((name, kind, 0) for name, kind in CALL_COLUMNS), ("key", np.int64, 0)])
+        self._calls = _Rows(
+            [*((name, kind, 0) for name, kind in CALL_COLUMNS), ("key", np.int64, 0)]
+        )
         self._functions, self._models = _Names(), _Names()
         self._number: int | None = None
         self.is_there = False
