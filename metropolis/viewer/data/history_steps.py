@@ -107,6 +107,8 @@ class HistorySteps:
             self.damage = None
         except DamagedError as error:
             self.damage = f"{error}"
+        except msgspec.DecodeError as error:
+            self.damage = f"{self._path}: step {self.steps} cannot be read: {error}"
         if not self._starts:
             self._starts.append(self._start())
             return {0}
@@ -191,6 +193,8 @@ class HistorySteps:
     def _lines(self, number: int, start: _Start) -> Iterator[tuple[Step, HistoryLine]]:
         first = number * self._chunk_steps
         count = min(self._chunk_steps, self.steps - first)
+        if count:
+            self._path.stat()  # raises FileNotFoundError: the folder may have been removed
         lines = read_history(self._path, self._run, start.before)
         return zip(range(first, first + count), islice(lines, count), strict=False)
 

@@ -8,6 +8,8 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, Protocol
 
+import msgspec
+
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step
 from metropolis.viewer.data.call_texts import CallTexts
@@ -137,6 +139,8 @@ class Side:
                 return self._chunk(name, number)
             except OSError as error:
                 raise _gone(error) from None
+            except msgspec.DecodeError as error:
+                raise MetropolisError(f"{name} {number} cannot be read: {error}") from None
 
     def _chunk(self, name: str, number: str) -> bytes:
         if name == "mind":
