@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,7 @@ from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
-from metropolis.runtime.live.run_clock import RunClock
+from metropolis.runtime.live.run_clock import RunClock, clock_since
 from metropolis.runtime.live.run_control import RunControl
 from metropolis.runtime.live.setup import (
     bodies,
@@ -298,8 +297,9 @@ class Simulation:
             )
         record = self._recording.recorder.commit
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
+        is_new = self._stored.info() is None
         self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
-        timeline = self._recorded_timeline()
+        timeline = self._recorded_timeline(is_new=is_new)
         executor = Executor(
             controller_of,
             store,
@@ -312,16 +312,12 @@ class Simulation:
         self.client.charge(retry(store.bought))  # there are no other buyers from here on
         return executor
 
-    def _recorded_timeline(self) -> RecordedTimeline | None:
-        writer = self._recording.open_timeline(
-            simulated=self._clock.virtual is not None, is_rerun=self._stored.shared
-        )
-        if writer is None:
-            return None
-        if self._stored.shared:
-            return RecordedTimeline(writer, self._clock.now_s)
-        began_s = self._stored.began_s  # on the clock of the workers
-        return RecordedTimeline(writer, lambda: time.time() - began_s)
+    def _recorded_timeline(self, *, is_new: bool) -> RecordedTimeline | None:
+        """The timeline of a run that `is_new` in its store."""
+        clock, simulated = self._clock.now_s, self._clock.virtual is not None
+        if not self._stored.shared:
+            clock = clock_since(self._stored.began_s)  # that of the workers
+        return self._recording.open_timeline(clock, simulated=simulated, is_rerun=is_new)
 
     def _run_steps(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         recording, recorder = self._recording, self._recording.recorder
