@@ -56,7 +56,7 @@ class BatchFile:
         """Create the file. Raises MetropolisError if that fails."""
         self._path, self._schema = path, SCHEMAS[kind]
         self._buffer = BytesIO()
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         with reported(path):
             self._file = open_regular(path, "x")
         self._writer = pa.ipc.new_stream(self._buffer, schema_of(kind, meta), options=options)
@@ -114,10 +114,13 @@ class TimelineWriter:
         step: Step,
         agents: Sequence[AgentId],
         now_s: float,
-        wall_s: float,
+        wall_s: float | None,
         blocked_by: Mapping[AgentId, AgentId] = NOT_BLOCKED,
     ) -> None:
-        """The cluster `agents` may run `step`; `blocked_by`: whom each of them waited for last."""
+        """The cluster `agents` may run `step`; `blocked_by`: whom each of them waited for last.
+
+        `wall_s` None: not known.
+        """
         for agent in agents:
             self._running[agent] = step, now_s, wall_s, blocked_by.get(agent), agents[0]
 
@@ -126,7 +129,7 @@ class TimelineWriter:
         step: Step,
         agents: Sequence[AgentId],
         now_s: float,
-        wall_s: float,
+        wall_s: float | None,
         began: Mapping[AgentId, Began] = NOT_AHEAD,
     ) -> None:
         """The cluster `agents`, which was dispatched, has committed `step`.

@@ -87,7 +87,7 @@ class LiveEvents:
     def _event(self, number: int, changed: Mapping[str, Sequence[int]]) -> bytes:
         side = self._sides[number]
         given = self._status() if number == 0 else None
-        status = side.status() | {"paused": False, "can_control": False} | (given or {})
+        status = {"paused": False, "can_control": False, **side.status(), **(given or {})}
         meta = side.growing_meta()
         return _sent({"side": number, "meta": meta, "changed": changed, "status": status})
 

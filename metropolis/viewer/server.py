@@ -136,7 +136,7 @@ class ViewerServer:
         kind, content = found
         return web.Response(body=content, content_type=kind, charset="utf-8")
 
-    async def _count(self, request: web.Request) -> web.Response:
+    async def _count(self, _request: web.Request) -> web.Response:
         return web.Response(body=json_bytes({"sides": len(self._sides)}), content_type=JSON_TYPE)
 
     async def _chunk(self, request: web.Request) -> web.Response:
@@ -185,9 +185,7 @@ class ViewerServer:
 
 
 def _error(status: int, sentence: str) -> web.Response:
-    return web.Response(
-        status=status, body=json_bytes({"error": sentence}), content_type=JSON_TYPE
-    )
+    return web.Response(status=status, body=json_bytes({"error": sentence}), content_type=JSON_TYPE)
 
 
 def _is_far(request: web.Request) -> bool:

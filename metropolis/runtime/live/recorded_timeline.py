@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from math import isnan, nan
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ import numpy.typing as npt
 from metropolis.controller.base import NO_AGENT
 from metropolis.llm.call_log import CallRecord
 from metropolis.store.base import Acknowledged
+from metropolis.store.execution import Execution
+from metropolis.timeline.columns import Timeline
 from metropolis.timeline.writer import Began, TimelineWriter
 from metropolis.types import AgentId, Dispatch, Step
 
@@ -24,8 +27,21 @@ class RecordedTimeline:
     It is an Observer of agents that run ahead.
     """
 
-    def __init__(self, writer: TimelineWriter, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        writer: TimelineWriter,
+        clock: Callable[[], float],
+        earlier: Timeline | None = None,
+    ) -> None:
+        """`earlier`: that of earlier processes whose commits count."""
         self._writer, self._clock = writer, clock
+        self._earlier: dict[tuple[Step, AgentId], tuple[float, float]] = {}
+        """(step, agent) -> times of the dispatch and the commit."""
+        if earlier is not None:
+            rows = earlier.executions
+            keys = zip(rows.step.tolist(), rows.agent.tolist(), strict=True)
+            times = zip(rows.dispatched_s.tolist(), rows.committed_s.tolist(), strict=True)
+            self._earlier = dict(zip(keys, times, strict=True))
         self._now_s, self._wall_s = clock(), time.time()
         """Of the latest commits, and of the dispatches that follow from them."""
         self._committed_s: dict[AgentId, float] = {}
@@ -33,6 +49,23 @@ class RecordedTimeline:
         self._began: dict[tuple[Step, AgentId], Began] = {}
         self._wasted: dict[tuple[Step, AgentId], count[int]] = {}
         """Numbers of the wasted calls of an agent-step: -1, -2, …"""
+
+    def restore(self, execution: Execution) -> None:
+        """A commit that an earlier process may not have recorded: it was killed.
+
+        Its time is not known exactly: after all of its calls.
+        """
+        step, agents = execution.step, execution.agents
+        began_s, committed_s = self._earlier.get((step, agents[0]), (nan, nan))
+        if not isnan(committed_s):
+            return
+        calls = [call for of in execution.calls.values() for call in of]
+        if isnan(began_s):
+            began_s = min([call.sent for call in calls], default=self._now_s)
+        ended_s = max([began_s, *(call.completed or began_s for call in calls)])
+        self._writer.dispatched(step, agents, began_s, None)
+        self._writer.committed(step, agents, ended_s, None)
+        self._write_calls(execution)
 
     def dispatched(self, clusters: Iterable[Dispatch], blocked_by: Edges | None = None) -> None:
         """`clusters` may run; `blocked_by`: (agents,), as of the controller before."""
@@ -53,11 +86,14 @@ class RecordedTimeline:
             began = {a: self._began.pop((step, a)) for a in agents if (step, a) in self._began}
             self._writer.committed(step, agents, now_s, wall_s, began)
             self._committed_s |= dict.fromkeys(agents, now_s)
-            for agent, calls in execution.calls.items():
-                self._writer.called(step, agent, calls, count())
-                self._wasted.pop((step, agent), None)
+            self._write_calls(execution)
             if one.continues:  # its worker has begun the next step
                 self._writer.dispatched(step + 1, agents, now_s, wall_s)
+
+    def _write_calls(self, execution: Execution) -> None:
+        for agent, calls in execution.calls.items():
+            self._writer.called(execution.step, agent, calls, count())
+            self._wasted.pop((execution.step, agent), None)
 
     def began(self, step: Step, agent: AgentId) -> None:
         """See Observer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,8 @@ from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
-from metropolis.runtime.live.run_clock import RunClock
+from metropolis.runtime.live.run_clock import RunClock, clock_since
+from metropolis.runtime.live.run_control import RunControl
 from metropolis.runtime.live.setup import (
     bodies,
     check_steps,
@@ -112,6 +112,8 @@ class Simulation:
         self._clock.start()
         self._ran = False
         self._interruption = Interruption()
+        self.control = RunControl(self.client, simulated=virtual)
+        """Pauses the run, and says how far it is; for other threads."""
         self.stopped: str | None = None
         """Why the run ended before its last step; None: it did not."""
 
@@ -295,8 +297,9 @@ class Simulation:
             )
         record = self._recording.recorder.commit
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
+        is_new = self._stored.info() is None
         self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
-        timeline = self._recorded_timeline()
+        timeline = self._recorded_timeline(is_new=is_new)
         executor = Executor(
             controller_of,
             store,
@@ -309,16 +312,12 @@ class Simulation:
         self.client.charge(retry(store.bought))  # there are no other buyers from here on
         return executor
 
-    def _recorded_timeline(self) -> RecordedTimeline | None:
-        writer = self._recording.open_timeline(
-            simulated=self._clock.virtual is not None, is_rerun=self._stored.shared
-        )
-        if writer is None:
-            return None
-        if self._stored.shared:
-            return RecordedTimeline(writer, self._clock.now_s)
-        began_s = self._stored.began_s  # on the clock of the workers
-        return RecordedTimeline(writer, lambda: time.time() - began_s)
+    def _recorded_timeline(self, *, is_new: bool) -> RecordedTimeline | None:
+        """The timeline of a run that `is_new` in its store."""
+        clock, simulated = self._clock.now_s, self._clock.virtual is not None
+        if not self._stored.shared:
+            clock = clock_since(self._stored.began_s)  # that of the workers
+        return self._recording.open_timeline(clock, simulated=simulated, is_rerun=is_new)
 
     def _run_steps(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         recording, recorder = self._recording, self._recording.recorder
@@ -335,6 +334,7 @@ class Simulation:
             loop.call_soon_threadsafe(executor.end, Interrupted(INTERRUPTED))
 
         self._interruption.wake = wake
+        self.control.begin(loop, executor, steps)
         # These end the run even if agents catch the errors.
         self.client.on_exhausted = self.client.on_unwritable = executor.end
         try:
@@ -360,6 +360,7 @@ class Simulation:
             self.stopped = str(executor.failure)
         finally:
             self._interruption.wake = None
+            self.control.end()
             loop.run_until_complete(executor.stop())
 
     def _write(self, checkpointer: Checkpointer) -> None:
@@ -370,7 +371,8 @@ class Simulation:
     def _advance_clock(self) -> bool:
         virtual = self._clock.virtual
         assert virtual is not None
-        return not (self._worker.computing or self.client.pauses.waiting) and virtual.leap()
+        waits = self.control.paused or self._worker.computing or self.client.pauses.waiting
+        return not waits and virtual.leap()
 
     @property
     def _generated(self) -> bool:

@@ -103,7 +103,8 @@ def _open_lanes(folder: Path, beside: str | None) -> list[Side]:
     elif {*USUAL_RACE} <= {*lanes}:
         lanes = [*USUAL_RACE]
     trace = read_trace(folder)
-    note = f"Simulated on {recorded.setting['fleet']}, policy {recorded.setting['policy']}."
+    setting = recorded.setting
+    note = f"Simulated on {setting.get('fleet')}, policy {setting.get('policy')}."
     return [_lane(folder / lane, lane, trace, TraceSteps(trace), note) for lane in lanes[:2]]
 
 

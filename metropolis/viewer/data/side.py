@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
 from typing import Any, Protocol
+
+import msgspec
 
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step
@@ -61,8 +64,12 @@ class Side:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
+        self.refresh()
+
+    @cached_property
+    def _fixed_meta(self) -> dict[str, Any]:
         meta = self.trace_meta
-        self._fixed = dict(self.fixed) | {
+        return dict(self.fixed) | {
             "world": meta.name,
             "agents": meta.agents,
             "step_s": meta.step_s,
@@ -74,7 +81,6 @@ class Side:
             "graph": None if meta.graph is None else graph_of(meta.graph),
             "chunk_steps": chunk_steps(len(meta.agents)),
         }
-        self.refresh()
 
     def refresh(self) -> dict[str, list[int]]:
         """Read what is new; return the numbers of the chunks that changed by name.
@@ -92,7 +98,7 @@ class Side:
 
     def meta(self) -> dict[str, Any]:
         """The content of the chunk `meta`."""
-        return self._fixed | self.growing_meta()
+        return self._fixed_meta | self.growing_meta()
 
     def growing_meta(self) -> dict[str, Any]:
         """What of `meta` changes while the side grows."""
@@ -133,6 +139,8 @@ class Side:
                 return self._chunk(name, number)
             except OSError as error:
                 raise _gone(error) from None
+            except msgspec.DecodeError as error:
+                raise MetropolisError(f"{name} {number} cannot be read: {error}") from None
 
     def _chunk(self, name: str, number: str) -> bytes:
         if name == "mind":
