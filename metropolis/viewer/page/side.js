@@ -18,11 +18,12 @@ export class Side {
     return new Side(index, meta, chunks);
   }
 
+  // Of a run that goes on, only what can change comes again.
   update(meta) {
-    this.meta = meta;
-    this.agents = meta.agents.length;
-    this.perChunk = meta.chunk_steps;
-    this.isSimulated = meta.clock === "simulated";
+    this.meta = { ...this.meta, ...meta };
+    this.agents = this.meta.agents.length;
+    this.perChunk = this.meta.chunk_steps;
+    this.isSimulated = this.meta.clock === "simulated";
   }
 
   path(name, number) {
