@@ -152,7 +152,8 @@ class TimelineColumns:
         if found is None:
             return {}
         self._check(found)
-        if self._number not in (None, found.meta.number):  # the run continued earlier
+        continues = self._number not in (None, found.meta.number)
+        if continues:  # from an earlier step on, perhaps
             self._restart()
             found = self._follower.poll() or found
         self._number = found.meta.number
@@ -161,6 +162,8 @@ class TimelineColumns:
             "executions": self._add_executions(found.executions),
             "calls": self._add_calls(found.calls),
         }
+        if continues:
+            changed = {name: set(range(count)) for name, count in self.counts.items()}
         changed["ends"] = {0} if changed["executions"] else set()
         changed["bounds"] = {0} if changed["calls"] else set()
         return {name: numbers for name, numbers in changed.items() if numbers}
@@ -194,11 +197,13 @@ class TimelineColumns:
             self.first_step = int(new.step.min())
         rows = self._executions
         at = new.step.astype(np.int64) * self._agents + new.agent
+        known = self.counts["executions"]
         rows.extend_to((int(new.step.max()) + 1) * self._agents)
         rows["dispatched"][at], rows["committed"][at] = new.dispatched_s, new.committed_s
         rows["blocked_by"][at], rows["cluster"][at] = new.blocked_by, new.cluster
         self._extend_end(new.dispatched_s, new.committed_s)
         changed = {int(number) for number in np.unique(at // self._chunk_rows)}
+        changed |= set(range(known, self.counts["executions"]))
         return changed | self._fill_before(float(new.dispatched_s.min()))
 
     def _fill_before(self, now_s: float) -> set[int]:
