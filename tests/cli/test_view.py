@@ -53,8 +53,8 @@ def test_ctrl_c_ends_the_server(run: Run, uninterrupted: object) -> None:
 
 
 def test_a_run_with_a_page(run: Run) -> None:
-    status, out, _ = run("meadow.py", "--view", "--quiet", "--out", "shown", "--json")
+    status, _, _ = run("meadow.py", "--view", "--quiet", "--out", "shown", "--json")
     assert status == 0
     assert Path("shown/view.json").exists()
-    status, out, _ = run("resume", "shown", "--view", "--quiet", "--json")
+    status, _, _ = run("resume", "shown", "--view", "--quiet", "--json")
     assert status == 0
