@@ -82,7 +82,8 @@ class Page {
     const time = this.sides.length > 1 && !this.isBranch ? null : seconds(meta.end_s);
     const parts = [plural(meta.agents.length, "agent"), steps, plural(meta.calls, "call"), time, meta.clock === "simulated" ? "simulated time" : null].filter((part) => part !== null);
     byId("facts").textContent = [...parts, ...this.raceParts()].join(" · ");
-    byId("note").textContent = this.sides.map((side) => side.meta.note).filter(Boolean).join(" ");
+    const notes = this.sides.map((side) => side.meta.note).filter(Boolean);
+    byId("note").textContent = [...new Set(notes)].join(" ");
   }
 
   // How much faster the faster side of a race is.
@@ -182,7 +183,10 @@ class Page {
       if (others.length) named.push(item(category(CATEGORIES_TOLD_APART), others.length > 1 ? plural(others.length, "other function") : others[0], "square"));
       legend.replaceChildren(...named);
     } else if (this.state.view === "social") {
-      legend.replaceChildren(element("span", { class: "item" }, "wider: spoke more often"));
+      legend.replaceChildren(
+        element("span", { class: "item" }, "a wider line: they spoke more often"),
+        element("span", { class: "item" }, "news: the darker, the earlier an agent knew"),
+      );
     } else if (this.state.basis === "time") {
       const bar = element("span", { class: "scale" });
       bar.style.background = `linear-gradient(to right, ${Array.from({ length: 11 }, (_, at) => leadColour(at / 10)).join(", ")})`;

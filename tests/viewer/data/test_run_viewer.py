@@ -12,8 +12,8 @@ import pytest
 
 from metropolis.runtime.live.result import INTERRUPTED
 from metropolis.viewer.run_viewer import RunViewer
-from tests.viewer.conftest import STEPS, simulation
-from tests.viewer.test_control import Controlled, wait_until
+from tests.viewer.data.conftest import STEPS, simulation
+from tests.viewer.data.test_control import Controlled, wait_until
 
 
 def test_a_run_is_shown_and_controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

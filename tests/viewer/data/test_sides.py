@@ -23,7 +23,7 @@ from metropolis.viewer.data.chunks import NoChunkError
 from metropolis.viewer.data.opening import open_run, open_sides
 from metropolis.viewer.data.side import Side
 from metropolis.world.scenario import make_scenario
-from tests.viewer.conftest import AGENTS, STEPS, WORLD, simulation
+from tests.viewer.data.conftest import AGENTS, STEPS, WORLD, simulation
 
 
 def content(side: Side, name: str, number: int | str = 0) -> Any:

@@ -23,7 +23,7 @@ from metropolis.viewer.data.history_steps import HistorySteps
 from metropolis.world.appearance import Appearance, Look
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
-from tests.viewer.histories import Expected, worlds, write
+from tests.viewer.data.histories import Expected, worlds, write
 
 Case = tuple[ViewFile, TraceMeta, list[StepRecord]]
 

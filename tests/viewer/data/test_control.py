@@ -15,7 +15,7 @@ from metropolis.llm.client import Client
 from metropolis.runtime.live.result import INTERRUPTED, RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.world.scenario import make_scenario
-from tests.viewer.conftest import AGENTS, STEPS, simulation
+from tests.viewer.data.conftest import AGENTS, STEPS, simulation
 
 WAIT_S = 10.0
 

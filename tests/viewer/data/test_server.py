@@ -21,7 +21,7 @@ from metropolis.viewer.data.opening import open_run
 from metropolis.viewer.data.side import Side
 from metropolis.viewer.page_files import page_files
 from metropolis.viewer.server import ViewerServer
-from tests.viewer.conftest import STEPS, simulation
+from tests.viewer.data.conftest import STEPS, simulation
 
 Request = Callable[..., Awaitable[tuple[int, Any, bytes]]]
 
