@@ -255,7 +255,9 @@ class TimelineColumns:
         return {int(number) for number in np.unique(at // CHUNK_ROWS)}
 
     def _extend_end(self, *times: npt.NDArray[np.float64]) -> None:
-        self.end_s = max(self.end_s, *(float(of[np.isfinite(of)].max(initial=0.0)) for of in times))
+        """As the chunks round times, lest the last call end later than all does."""
+        latest = max(float(of[np.isfinite(of)].max(initial=0.0)) for of in times)
+        self.end_s = max(self.end_s, float(np.float32(latest)))
 
     # --- chunks
 
