@@ -98,6 +98,8 @@ class TimelineColumns:
         )
         self._functions, self._models = _Names(), _Names()
         self._number: int | None = None
+        self._complete: Step = 0
+        """All agents have committed the steps below it."""
         self.is_there = False
         """Whether there is a timeline."""
         self.first_step: Step | None = None
@@ -204,7 +206,8 @@ class TimelineColumns:
         self._extend_end(new.dispatched_s, new.committed_s)
         changed = {int(number) for number in np.unique(at // self._chunk_rows)}
         changed |= set(range(known, self.counts["executions"]))
-        return changed | self._fill_before(float(new.dispatched_s.min()))
+        changed |= self._fill_before(float(new.dispatched_s.min()))
+        return changed | self._fill_holes()
 
     def _fill_before(self, now_s: float) -> set[int]:
         """Steps before the first recorded one, of a branch, were committed when that began."""
@@ -215,6 +218,23 @@ class TimelineColumns:
             return set()
         rows["dispatched"][:first] = rows["committed"][:first] = now_s
         return set(range(count_of(first, self._chunk_rows)))
+
+    def _fill_holes(self) -> set[int]:
+        """Steps that a killed process lost were committed when the agent's next known one was."""
+        tables = [
+            self._executions[name].reshape(-1, self._agents)[self._complete :]
+            for name in ("dispatched", "committed")
+        ]
+        committed = tables[1]
+        following = np.fmin.accumulate(committed[::-1])[::-1]
+        holes = np.isnan(committed) & ~np.isnan(following)
+        for table in tables:
+            lost = holes & np.isnan(table)
+            table[lost] = following[lost]
+        at = (np.flatnonzero(holes.any(axis=1)) + self._complete) * self._agents
+        open_steps = np.flatnonzero(np.isnan(committed).any(axis=1))
+        self._complete += int(open_steps[0]) if len(open_steps) else len(committed)
+        return {int(number) for number in np.unique(at // self._chunk_rows)}
 
     def _add_calls(self, new: Calls) -> set[int]:
         """Add calls, which replace those with the same keys; return the changed chunks."""
