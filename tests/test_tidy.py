@@ -41,6 +41,7 @@ PARTS = (
     "timeline",
     "runtime",
     "gateway",
+    "viewer",
     "torch_engine",
     "plan",
     "adapters",

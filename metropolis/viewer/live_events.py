@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from metropolis.types import MetropolisError
@@ -61,8 +60,7 @@ class LiveEvents:
     async def close(self) -> None:
         """End all events."""
         for queue in self._watchers:
-            with suppress(asyncio.QueueFull):
-                queue.put_nowait(None)
+            _end(queue)
         if self._following is not None:
             self._following.cancel()
             self._following = None
@@ -80,8 +78,7 @@ class LiveEvents:
                         queue.put_nowait(event)
                     except asyncio.QueueFull:  # it does not read
                         self._watchers.discard(queue)
-                        queue.get_nowait()
-                        queue.put_nowait(None)
+                        _end(queue)
             await asyncio.sleep(INTERVAL_S)
 
     def _event(self, number: int, changed: Mapping[str, Sequence[int]]) -> bytes:
@@ -90,6 +87,12 @@ class LiveEvents:
         status = {"paused": False, "can_control": False, **side.status(), **(given or {})}
         meta = side.growing_meta()
         return _sent({"side": number, "meta": meta, "changed": changed, "status": status})
+
+
+def _end(queue: asyncio.Queue[bytes | None]) -> None:
+    if queue.full():
+        queue.get_nowait()
+    queue.put_nowait(None)
 
 
 def _sent(content: Mapping[str, Any]) -> bytes:

@@ -95,7 +95,7 @@ class RunViewer:
             "in_flight": progress.in_flight,
             "time_left_s": left_s,
             "paused": progress.paused,
-            "can_control": not has_ended,
+            "can_control": self._simulation.control.can_pause and not has_ended,
         }
 
     def _obey(self) -> None:

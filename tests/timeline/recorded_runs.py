@@ -23,10 +23,16 @@ Row = tuple[Any, ...]
 
 
 def simulation(
-    out: Path | None, *, seed: int = 0, agents: int = 5, simulated: bool = True, **fields: Any
+    out: Path | None,
+    *,
+    seed: int = 0,
+    agents: int = 5,
+    side: int = 10,
+    simulated: bool = True,
+    **fields: Any,
 ) -> Simulation:
     """Walkers on two simulated instances, or without latency."""
-    world = Meadow(agents, side=10, joint=1)
+    world = Meadow(agents, side=side, joint=1)
     backend: Scripted | VirtualInstances = Scripted(author)
     if simulated:
         backend = VirtualInstances(backend, SimulatedFleet.uniform("llama-3-8b/l4", 2))

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 import numpy as np
 import pytest
 
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.fork import fork
+from metropolis.timeline import writer
 from metropolis.timeline.reader import TimelineFollower, read_timeline
 from tests.runtime import killable
 from tests.timeline.recorded_runs import calls_in, calls_kept, check, check_blockers, simulation
@@ -32,6 +34,7 @@ def kill_in_mid_run(out: Path, store: str) -> None:
             if new is not None and new.executions.step.max(initial=0) > 4:
                 break
             time.sleep(0.05)
+        time.sleep(0.3)  # some commits are not written yet
         process.kill()
     (out.parent / "slow").unlink()
     assert process.returncode == -9
@@ -86,6 +89,31 @@ def test_a_run_that_continues_from_a_checkpoint_replaces_what_came_after_it(tmp_
         each.executions.committed_s[each.executions.step < first_step] for each in (begun, found)
     )
     assert before.tolist() == after.tolist()
+
+
+def test_a_run_that_is_left_has_written_every_commit(tmp_path: Path) -> None:
+    steps = simulation(tmp_path).steps(20)
+    for record in steps:
+        if record.step == 7:
+            break
+    steps.close()
+    assert not np.isnan(read_timeline(tmp_path).dense("committed_s")[:8]).any()
+
+
+def test_a_checkpoint_comes_with_all_rows_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "INTERVAL_S", 1e9)
+    monkeypatch.setattr(writer, "INTERVAL_MAX_S", 1e9)
+    run = simulation(tmp_path / "it", checkpoint_wall_s=0)
+    steps = run.steps(10)
+    for record in steps:
+        if record.step == 6:
+            copytree(tmp_path / "it", tmp_path / "killed", ignore=ignore_patterns("*.partial"))
+            break
+    steps.close()
+    result = simulation(tmp_path / "killed", resume=True).run(10)
+    assert 0 < (check(tmp_path / "killed", result).meta.first_step or 0) <= 7
 
 
 def test_a_branch_begins_with_the_timeline_of_its_origin(tmp_path: Path) -> None:

@@ -75,11 +75,27 @@ def test_floor_and_leads_are_those_of_the_controller(
     ("mode", "workers"), [("out_of_order", 1), ("out_of_order", 3), ("optimistic", 1)]
 )
 def test_a_run_in_a_store(tmp_path: Path, mode: str, workers: int) -> None:
-    run = simulation(tmp_path, simulated=False, mode=mode, store="embedded", workers=workers)
+    how = {"mode": mode, "store": "embedded", "workers": workers, "simulated": False}
+    run = simulation(tmp_path, side=25, **how)  # so large that workers continue agents alone
     found = check(tmp_path, run.run(STEPS))
     assert found.meta.clock == "real"
     assert (found.calls.instance == NONE).all()
     assert np.isnan(found.calls.started_s).all()
+
+
+def test_agents_that_run_ahead_begin_early_and_waste_some_executions(tmp_path: Path) -> None:
+    run = simulation(tmp_path, seed=1, mode="optimistic", agents=9)
+    found = check(tmp_path, run.run(STEPS))
+    dispatched, committed = found.dense("dispatched_s"), found.dense("committed_s")
+    ahead = dispatched[1:] < committed[:-1]
+    assert ahead.any()
+    assert (found.dense("blocked_by")[1:][ahead] == NONE).all()
+    wasted = found.executions.wasted.sum()
+    assert wasted > 0
+    rows = set(zip(found.calls.step.tolist(), found.calls.agent.tolist(), strict=True))
+    assert found.calls.wasted.any()
+    assert len(rows) <= found.meta.agents * found.steps
+    assert (found.calls.number[found.calls.wasted] < 0).all()
 
 
 @pytest.mark.parametrize("mode", LIVE_MODES)

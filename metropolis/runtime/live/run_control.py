@@ -33,11 +33,12 @@ class RunControl:
     """Controls the run whose calls `client` sends.
 
     `simulated`: in virtual time a pause stops the clock, so that it changes no time of the run. In
-    real time no new call is sent, and those in flight finish.
+    real time no new call is sent, and those in flight finish. `can_pause`:
+    all calls pass this client; workers on Ray send their own.
     """
 
-    def __init__(self, client: Client, *, simulated: bool) -> None:
-        self._client, self._simulated = client, simulated
+    def __init__(self, client: Client, *, simulated: bool, can_pause: bool) -> None:
+        self._client, self._simulated, self.can_pause = client, simulated, can_pause
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: Executor | None = None
         self._target = 0
@@ -54,8 +55,8 @@ class RunControl:
         self._client.gate.hold(False)
 
     def pause(self) -> None:
-        """Send no new call until `resume`."""
-        self._set(True)
+        """Send no new call until `resume`; without effect unless `can_pause`."""
+        self._set(self.can_pause)
 
     def resume(self) -> None:
         """End the pause."""

@@ -14,7 +14,7 @@ from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.live.checkpointing import Checkpointer
-from metropolis.runtime.live.configuration import DEFAULTS, RunConfiguration
+from metropolis.runtime.live.configuration import DEFAULTS, RunConfiguration, parse_workers
 from metropolis.runtime.live.event_loop import event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
@@ -112,7 +112,8 @@ class Simulation:
         self._clock.start()
         self._ran = False
         self._interruption = Interruption()
-        self.control = RunControl(self.client, simulated=virtual)
+        on_ray, _ = parse_workers(configuration.workers)
+        self.control = RunControl(self.client, simulated=virtual, can_pause=not on_ray)
         """Pauses the run, and says how far it is; for other threads."""
         self.stopped: str | None = None
         """Why the run ended before its last step; None: it did not."""

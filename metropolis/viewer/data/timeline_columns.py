@@ -98,6 +98,8 @@ class TimelineColumns:
         )
         self._functions, self._models = _Names(), _Names()
         self._number: int | None = None
+        self._complete: Step = 0
+        """All agents have committed the steps below it."""
         self.is_there = False
         """Whether there is a timeline."""
         self.first_step: Step | None = None
@@ -152,7 +154,8 @@ class TimelineColumns:
         if found is None:
             return {}
         self._check(found)
-        if self._number not in (None, found.meta.number):  # the run continued earlier
+        continues = self._number not in (None, found.meta.number)
+        if continues:  # from an earlier step on, perhaps
             self._restart()
             found = self._follower.poll() or found
         self._number = found.meta.number
@@ -161,6 +164,8 @@ class TimelineColumns:
             "executions": self._add_executions(found.executions),
             "calls": self._add_calls(found.calls),
         }
+        if continues:
+            changed = {name: set(range(count)) for name, count in self.counts.items()}
         changed["ends"] = {0} if changed["executions"] else set()
         changed["bounds"] = {0} if changed["calls"] else set()
         return {name: numbers for name, numbers in changed.items() if numbers}
@@ -194,12 +199,15 @@ class TimelineColumns:
             self.first_step = int(new.step.min())
         rows = self._executions
         at = new.step.astype(np.int64) * self._agents + new.agent
+        known = self.counts["executions"]
         rows.extend_to((int(new.step.max()) + 1) * self._agents)
         rows["dispatched"][at], rows["committed"][at] = new.dispatched_s, new.committed_s
         rows["blocked_by"][at], rows["cluster"][at] = new.blocked_by, new.cluster
         self._extend_end(new.dispatched_s, new.committed_s)
         changed = {int(number) for number in np.unique(at // self._chunk_rows)}
-        return changed | self._fill_before(float(new.dispatched_s.min()))
+        changed |= set(range(known, self.counts["executions"]))
+        changed |= self._fill_before(float(new.dispatched_s.min()))
+        return changed | self._fill_holes()
 
     def _fill_before(self, now_s: float) -> set[int]:
         """Steps before the first recorded one, of a branch, were committed when that began."""
@@ -210,6 +218,23 @@ class TimelineColumns:
             return set()
         rows["dispatched"][:first] = rows["committed"][:first] = now_s
         return set(range(count_of(first, self._chunk_rows)))
+
+    def _fill_holes(self) -> set[int]:
+        """Steps that a killed process lost were committed when the agent's next known one was."""
+        tables = [
+            self._executions[name].reshape(-1, self._agents)[self._complete :]
+            for name in ("dispatched", "committed")
+        ]
+        committed = tables[1]
+        following = np.fmin.accumulate(committed[::-1])[::-1]
+        holes = np.isnan(committed) & ~np.isnan(following)
+        for table in tables:
+            lost = holes & np.isnan(table)
+            table[lost] = following[lost]
+        at = (np.flatnonzero(holes.any(axis=1)) + self._complete) * self._agents
+        open_steps = np.flatnonzero(np.isnan(committed).any(axis=1))
+        self._complete += int(open_steps[0]) if len(open_steps) else len(committed)
+        return {int(number) for number in np.unique(at // self._chunk_rows)}
 
     def _add_calls(self, new: Calls) -> set[int]:
         """Add calls, which replace those with the same keys; return the changed chunks."""
@@ -250,7 +275,9 @@ class TimelineColumns:
         return {int(number) for number in np.unique(at // CHUNK_ROWS)}
 
     def _extend_end(self, *times: npt.NDArray[np.float64]) -> None:
-        self.end_s = max(self.end_s, *(float(of[np.isfinite(of)].max(initial=0.0)) for of in times))
+        """As the chunks round times, lest the last call end later than all does."""
+        latest = max(float(of[np.isfinite(of)].max(initial=0.0)) for of in times)
+        self.end_s = max(self.end_s, float(np.float32(latest)))
 
     # --- chunks
 
