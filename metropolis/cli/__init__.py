@@ -71,6 +71,7 @@ bench = LazyGroup(
     {
         module.name.replace("_", "-"): f"metropolis.bench.{module.name}"
         for module in iter_modules(metropolis.bench.__path__)
+        if not module.name.startswith("_")
     },
     "Run benchmarks and print the results beside published figures.",
 )
