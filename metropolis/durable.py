@@ -133,7 +133,7 @@ class LineFile:
             block += b'{"line":%d,"crc32":%d,%b}\n' % (count + 1, checksum, fields)
         with reported(self.path):
             try:
-                _write_all(self._file, block)
+                write_all(self._file, block)
             except OSError:
                 self._file.truncate(self._size)
                 raise
@@ -212,7 +212,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         try:
             partial.unlink(missing_ok=True)  # of a killed process, or a link
             with FileIO(partial, "x", opener=_private) as file:
-                _write_all(file, content)
+                write_all(file, content)
                 os.fsync(file.fileno())
             partial.replace(path)
         except OSError:
@@ -292,7 +292,8 @@ def _check_header(fields: bytes, path: Path, kind: Format, run: str | None) -> N
         )
 
 
-def _write_all(file: FileIO, content: bytes | bytearray) -> None:
+def write_all(file: FileIO, content: bytes | bytearray | memoryview) -> None:
+    """Write `content` to an unbuffered file."""
     left = memoryview(content)
     while left:
         left = left[file.write(left) :]

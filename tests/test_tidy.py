@@ -38,6 +38,7 @@ PARTS = (
     "speculation",
     "sim",
     "workers",
+    "timeline",
     "runtime",
     "gateway",
     "torch_engine",

@@ -224,6 +224,12 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 )
 @verify_options
 @click.option("--keep-text", is_flag=True, help=OPTION_HELP["keep_text"])
+@click.option(
+    "--timeline/--no-timeline",
+    default=DEFAULTS.timeline,
+    show_default=True,
+    help=OPTION_HELP["timeline"],
+)
 def command(
     world: str | None,
     resume: str | None,

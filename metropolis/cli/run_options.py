@@ -77,6 +77,7 @@ class RunOptions:
     lease: float
     stall: float
     keep_text: bool
+    timeline: bool
     waste_budget: float | None
 
     def __post_init__(self) -> None:
@@ -216,6 +217,7 @@ class RunOptions:
             ray_address=self.ray_address,
             lease_s=self.lease,
             keep_text=self.keep_text,
+            timeline=self.timeline,
             waste_budget=self.waste_budget,
             stall_s=self.stall,
             about=self.kept(folder) | {"agents": len(scenario.agents)},

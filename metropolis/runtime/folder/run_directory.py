@@ -6,6 +6,7 @@ calls.jsonl      a line per LLM call, in the order of steps
 journal.jsonl    every answer paid for, in order of arrival (`metropolis.llm.journal`)
 checkpoints/     the whole simulation between two steps (`metropolis.runtime.folder.checkpoint`)
 store.json       the location of the run's store (`metropolis.runtime.live.stored`)
+timeline/        what happened when (`metropolis.timeline`)
 trace.parquet    written at the end: for `metropolis replay`
 """
 
@@ -37,6 +38,7 @@ from metropolis.runtime.folder.history import (
 )
 from metropolis.runtime.folder.run_trace import RunTrace, StepParts
 from metropolis.runtime.folder.signature import distrust_reason, sign
+from metropolis.timeline.format import FOLDER as TIMELINE
 from metropolis.trace.parquet import IN_RUN, write_pieces
 from metropolis.trace.schema import Float32
 from metropolis.types import MetropolisError, Step
@@ -86,6 +88,7 @@ class RunDirectory:
         self.journal = root / "journal.jsonl"
         self.checkpoints = Checkpoints(root / "checkpoints")
         self.trace = root / IN_RUN
+        self.timeline = root / TIMELINE
         self._run = root / "run.json"
         self.lineage: tuple[Origin, ...] = ()
         """Of a branch: the forked runs, the direct one last; set by `read`."""

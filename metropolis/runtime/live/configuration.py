@@ -64,6 +64,9 @@ class RunConfiguration:
         float, "For a run in a store: seconds of silence after which a process counts as dead."
     ] = 10.0
     keep_text: Annotated[bool, "Keep prompts and answers in the trace."] = False
+    timeline: Annotated[
+        bool, "Record in the folder when agent-steps and calls began and ended, for the viewer."
+    ] = True
     stall_s: Annotated[
         float,
         "Name an agent on standard error after this many seconds without progress or a call in "

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from metropolis.controller.base import NO_AGENT, Controller
+from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.worker_pool import WorkerPool
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Lookahead, cluster_id
@@ -50,6 +51,7 @@ class Executor:
         *,
         max_velocity: float,
         lease_s: float = LEASE_S,
+        timeline: RecordedTimeline | None = None,
     ) -> None:
         """Acquires the lease of the run; `controller_of` makes the controller for its nodes.
 
@@ -60,6 +62,7 @@ class Executor:
             max_velocity,
             on_commit,
         )
+        self._timeline = timeline
         self._store, self._names, self._lease_s = store, store.info().agents, lease_s
         self._async_store = store.async_store()
         self._fence = _acquire_lease(store, lease_s)
@@ -95,6 +98,8 @@ class Executor:
                 self._on_commit(known.execution)
         ready = self._controller.start()
         self._outstanding = {cluster_id(one): one for one in ready}
+        if self._timeline is not None:
+            self._timeline.dispatched(ready)
         await self._dispatch(ready, self._lookahead(ready))
         for worker in self._worker_pool.start():
             task = asyncio.get_running_loop().create_task(worker)
@@ -182,6 +187,9 @@ class Executor:
         return found
 
     async def _commit(self, acknowledged: Sequence[Acknowledged]) -> None:
+        if self._timeline is not None:
+            self._timeline.committed(acknowledged)
+            self._timeline.advance()
         if not acknowledged:
             # a server that was restarted may have lost them
             if time.monotonic() - self._active_wall_s > self._lease_s:
@@ -212,6 +220,8 @@ class Executor:
             del ready[name]
         self._outstanding |= ready
         clusters = [one for name, one in ready.items() if name not in dispatched]
+        if self._timeline is not None:
+            self._timeline.dispatched(clusters, self._blocked_by)
         await self._dispatch(clusters, self._lookahead(ready.values()))
 
     async def _dispatch(

@@ -18,6 +18,7 @@ from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
 from metropolis.runtime.live.recorder import Recorder
 from metropolis.runtime.live.setup import bodies
+from metropolis.timeline.writer import TimelineWriter
 from metropolis.trace.validate import validate_meta
 from metropolis.types import Position, Step
 from metropolis.world.base import World
@@ -41,6 +42,7 @@ class Recording:
         self.seed = configuration.seed
         """The seed of all randomness from the first step on: a branch may change it."""
         self._journal: Journal | None = None
+        self._timeline: TimelineWriter | None = None
         self.history: list[StepRecord] = []
         """The steps so far, of a run without a folder."""
         if self.directory is not None:
@@ -86,6 +88,27 @@ class Recording:
             seed, about = self._configuration.seed, self._configuration.about or {}
             self.directory.describe(self._world.name, seed, about)
 
+    def open_timeline(self, *, simulated: bool, is_rerun: bool) -> TimelineWriter | None:
+        """The timeline from here on; None: the run has no folder, or records none.
+
+        `is_rerun`: the run repeats all steps from here on that an earlier process has run.
+        """
+        if self.directory is not None and self._configuration.timeline:
+            assert self.directory.run is not None
+            self._timeline = TimelineWriter(
+                self.directory.timeline,
+                len(self._names),
+                clock="simulated" if simulated else "real",
+                run=self.directory.run,
+                first_step=self.recorder.next_step if is_rerun else None,
+            )
+        return self._timeline
+
+    def close_timeline(self) -> None:
+        """Write the rest of the timeline, if there is one."""
+        if self._timeline is not None:
+            self._timeline.close()
+
     def advance(self, floor: Step) -> Iterator[StepRecord]:
         """Record and yield the steps below `floor`, one by one."""
         for record in self.recorder.advance(floor):
@@ -99,7 +122,12 @@ class Recording:
             self._journal.unload_before(floor)
 
     def sync(self) -> Past:
-        """Make the records survive a power cut; return their marks, for a checkpoint."""
+        """Make the records survive a power cut; return their marks, for a checkpoint.
+
+        The timeline survives the death of this process.
+        """
+        if self._timeline is not None:
+            self._timeline.flush()
         return self.recorder.sync(self.seed, self._journal)
 
     def write_trace(self, *, generated: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from metropolis.runtime.live.event_loop import event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
 from metropolis.runtime.live.optimistic import OptimisticWorkerPool
+from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
@@ -165,6 +167,7 @@ class Simulation:
                 loop.run_until_complete(self.client.close())
                 self._recording.recorder.close()
                 if not disk_is_full:
+                    self._recording.close_timeline()
                     self._recording.write_trace(generated=self._generated)
 
     @property
@@ -296,9 +299,21 @@ class Simulation:
             record if optimistic is None else optimistic.recorded(record),
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,
+            timeline=self._recorded_timeline(),
         )
         self.client.charge(retry(store.bought))  # there are no other buyers from here on
         return executor
+
+    def _recorded_timeline(self) -> RecordedTimeline | None:
+        writer = self._recording.open_timeline(
+            simulated=self._clock.virtual is not None, is_rerun=self._stored.shared
+        )
+        if writer is None:
+            return None
+        if self._stored.shared:
+            return RecordedTimeline(writer, self._clock.now_s)
+        began_s = self._stored.began_s  # on the clock of the workers
+        return RecordedTimeline(writer, lambda: time.time() - began_s)
 
     def _run_steps(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         recording, recorder = self._recording, self._recording.recorder

@@ -1,0 +1,214 @@
+"""Reads timelines: whole, or what is new since the last look.
+
+A stream of which the end is missing was written by a process that was killed, or is being written:
+its complete batches count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from metropolis.timeline.format import CALLS, EXECUTIONS, KEYS, SCHEMAS, Meta, files_of, meta_of
+from metropolis.types import MetropolisError
+
+Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+NONE = -1
+"""No agent or instance, where it is null in the file."""
+
+
+@dataclass(frozen=True)
+class Executions:
+    """(n,) columns, one row per agent-step, by step and agent; NaN and `NONE` stand for null."""
+
+    step: Int32
+    agent: Int32
+    dispatched_s: Float64
+    committed_s: Float64
+    dispatched_wall_s: Float64
+    committed_wall_s: Float64
+    blocked_by: Int32
+    cluster: Int32
+    wasted: Int32
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """(n,) columns, one row per call, by step, agent and number; NaN and `NONE` stand for null."""
+
+    step: Int32
+    agent: Int32
+    number: Int32
+    function: Int32
+    """Index into `functions`."""
+    model: Int32
+    """Index into `models`."""
+    instance: Int32
+    sent_s: Float64
+    started_s: Float64
+    completed_s: Float64
+    prompt_tokens: Int32
+    output_tokens: Int32
+    failed: Bool
+    wasted: Bool
+    functions: tuple[str, ...]
+    models: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened when; see docs/timeline-format.md."""
+
+    meta: Meta
+    executions: Executions
+    calls: Calls
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of which some agent has begun the last one."""
+        return int(self.executions.step.max(initial=-1)) + 1
+
+    @property
+    def makespan_s(self) -> float:
+        """The time of the last commit; 0 without any."""
+        return float(np.nanmax(self.executions.committed_s, initial=0.0))
+
+    def dense(self, column: str) -> npt.NDArray[Any]:
+        """(steps, agents): a column of the executions; NaN or `NONE` without a row."""
+        values: npt.NDArray[Any] = getattr(self.executions, column)
+        missing = np.nan if values.dtype.kind == "f" else NONE
+        table = np.full((self.steps, self.meta.agents), missing, values.dtype)
+        table[self.executions.step, self.executions.agent] = values
+        return table
+
+    def steps_at(self, now_s: float) -> Int32:
+        """(agents,): the step that each agent has still to commit at `now_s`.
+
+        The smallest is the floor; an agent's lead is its step less the floor.
+        """
+        committed = self.executions.committed_s <= now_s
+        first = int(self.executions.step.min(initial=0))
+        found = np.full(self.meta.agents, first, np.int32)
+        np.maximum.at(found, self.executions.agent[committed], self.executions.step[committed] + 1)
+        return found
+
+
+@dataclass
+class _File:
+    path: Path
+    kind: str
+    read_bytes: int = 0
+    meta: Meta | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The complete batches that have not been read."""
+        with self.path.open("rb") as file:
+            file.seek(self.read_bytes)
+            try:
+                if self.meta is None:
+                    schema = pa.ipc.read_schema(pa.ipc.read_message(file))
+                    self.meta = meta_of(schema, self.path, self.kind)
+                    self.read_bytes = file.tell()
+                while True:
+                    message = pa.ipc.read_message(file)
+                    batch = pa.ipc.read_record_batch(message, SCHEMAS[self.kind])
+                    self.read_bytes = file.tell()
+                    yield batch
+            except (pa.ArrowException, EOFError, OSError):  # the end, or a batch in the making
+                return
+
+
+@dataclass
+class TimelineFollower:
+    """Reads the timeline in `folder` piece by piece, while it grows or afterwards.
+
+    Raises MetropolisError if a file is of another format.
+    """
+
+    folder: Path
+    _files: dict[Path, _File] = field(default_factory=dict)
+
+    def poll(self) -> Timeline | None:
+        """The rows that are new since the last call; None: there was none ever.
+
+        A row replaces an earlier one with the same step, agent and, of calls, number. If
+        `meta.number` grows, no row of an earlier call from `meta.first_step` on counts.
+        """
+        tables = {kind: self._new_rows(kind) for kind in SCHEMAS}
+        metas = [file.meta for file in self._files.values() if file.meta is not None]
+        if not metas:
+            return None
+        newest = max(metas, key=lambda meta: meta.number)
+        executions = Executions(**_columns(tables[EXECUTIONS], EXECUTIONS))
+        return Timeline(newest, executions, _calls(tables[CALLS]))
+
+    def _new_rows(self, kind: str) -> pa.Table:
+        found = SCHEMAS[kind].empty_table()
+        for _, path in files_of(self.folder, kind):
+            file = self._files.setdefault(path, _File(path, kind))
+            is_new = file.meta is None
+            batches = list(file.batches())
+            if is_new and file.meta is not None and file.meta.first_step is not None:
+                found = found.filter(pa.compute.less(found["step"], file.meta.first_step))
+            if batches:
+                found = pa.concat_tables([found, pa.Table.from_batches(batches)])
+        return found
+
+
+def read_timeline(folder: str | Path) -> Timeline:
+    """The timeline in `folder`, a folder `timeline` or one that contains it.
+
+    Raises MetropolisError if there is none, or one of another format.
+    """
+    folder = Path(folder)
+    inner = folder / "timeline"
+    found = TimelineFollower(inner if inner.is_dir() else folder).poll()
+    if found is None:
+        raise MetropolisError(
+            f"{folder}: contains no timeline; it should be the folder of a run that was recorded, "
+            "or of a lane of `metropolis replay --record`"
+        )
+    return found
+
+
+def _columns(table: pa.Table, kind: str) -> dict[str, npt.NDArray[Any]]:
+    """The columns by name, sorted by key; of rows with equal keys the last one."""
+    columns = {}
+    for name in table.column_names:
+        column = table[name]
+        if column.null_count:
+            column = column.fill_null(np.nan if pa.types.is_floating(column.type) else NONE)
+        columns[name] = column.to_numpy()
+    keys = [columns[name] for name in KEYS[kind]]
+    order = np.lexsort(keys[::-1])
+    is_last = np.ones(len(order), np.bool_)
+    if len(order):
+        same = np.all([key[order][1:] == key[order][:-1] for key in keys], axis=0)
+        is_last[:-1] = ~same
+    rows = order[is_last]
+    return {name: values[rows] for name, values in columns.items()}
+
+
+def _calls(table: pa.Table) -> Calls:
+    names: dict[str, Any] = {}
+    for name in ("function", "model"):
+        encoded = table[name].combine_chunks().dictionary_encode()
+        names[f"{name}s"] = tuple(encoded.dictionary.to_pylist())
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, encoded.indices)
+    columns: dict[str, Any] = _columns(table, CALLS)
+    return Calls(**columns, **names)

@@ -1,0 +1,166 @@
+"""Writes the timeline of a run while it happens, one pair of files per process.
+
+A batch is one write to the file system, so a killed process loses at most the last interval.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from metropolis.durable import open_regular, reported, write_all
+from metropolis.llm.call_log import CallRecord
+from metropolis.timeline.format import (
+    CALLS,
+    EXECUTIONS,
+    ROWS_MAX,
+    SCHEMAS,
+    Clock,
+    Meta,
+    file_of,
+    files_of,
+    schema_of,
+)
+from metropolis.types import AgentId, Step
+
+INTERVAL_S, INTERVAL_MAX_S = 0.5, 5.0
+"""Shortest and longest time between batches of few rows."""
+INTERVAL_SHARE = 1e-3
+"""The interval as a share of the time so far: bounds the number of small batches."""
+NOT_BLOCKED: Mapping[AgentId, AgentId] = {}
+
+
+class BatchFile:
+    """A stream of Arrow record batches; see `metropolis.timeline.format`."""
+
+    def __init__(self, path: Path, kind: str, meta: Meta) -> None:
+        """Create the file. Raises MetropolisError if that fails."""
+        self._path, self._schema = path, SCHEMAS[kind]
+        self._buffer = BytesIO()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with reported(path):
+            self._file = open_regular(path, "x")
+        self._writer = pa.ipc.new_stream(self._buffer, schema_of(kind, meta), options=options)
+        self._drain()
+
+    def write(self, columns: Sequence[Any]) -> None:
+        """Write the columns of one batch."""
+        arrays = [
+            pa.array(values, field.type)
+            for values, field in zip(columns, self._schema, strict=True)
+        ]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._drain()
+
+    def close(self) -> None:
+        """End the stream and close the file."""
+        self._writer.close()
+        self._drain()
+        self._file.close()
+
+    def _drain(self) -> None:
+        with reported(self._path):
+            write_all(self._file, self._buffer.getvalue())
+        self._buffer.seek(0)
+        self._buffer.truncate()
+
+
+class TimelineWriter:
+    """The timeline of a run of `agents` agents; see `Meta` for the other arguments.
+
+    Times are on the run's `clock`, wall times are Unix times. Raises MetropolisError if a file
+    cannot be written.
+    """
+
+    def __init__(
+        self, folder: Path, agents: int, *, clock: Clock, run: str, first_step: Step | None = None
+    ) -> None:
+        with reported(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        number = 1 + max((n for kind in SCHEMAS for n, _ in files_of(folder, kind)), default=-1)
+        meta = Meta(clock=clock, run=run, agents=agents, number=number, first_step=first_step)
+        self._files = {
+            kind: BatchFile(file_of(folder, kind, number), kind, meta) for kind in SCHEMAS
+        }
+        self._rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in SCHEMAS}
+        self._running: dict[AgentId, tuple[Any, ...]] = {}
+        """Agent -> step, time and wall time of the dispatch, blocker, cluster."""
+        self._shown: dict[AgentId, tuple[Any, ...]] = {}
+        """The part of `_running` that the file contains."""
+        self._began_s = self._flushed_s = time.monotonic()
+
+    def dispatched(
+        self,
+        step: Step,
+        agents: Sequence[AgentId],
+        now_s: float,
+        wall_s: float,
+        blocked_by: Mapping[AgentId, AgentId] = NOT_BLOCKED,
+    ) -> None:
+        """The cluster `agents` may run `step`; `blocked_by`: whom each of them waited for last."""
+        for agent in agents:
+            self._running[agent] = step, now_s, wall_s, blocked_by.get(agent), agents[0]
+
+    def committed(self, step: Step, agents: Sequence[AgentId], now_s: float, wall_s: float) -> None:
+        """The cluster `agents`, which was dispatched, has committed `step`."""
+        rows = self._rows[EXECUTIONS]
+        for agent in agents:
+            _, began_s, began_wall_s, blocker, cluster = self._running.pop(agent)
+            rows.append((step, agent, began_s, now_s, began_wall_s, wall_s, blocker, cluster, 0))
+
+    def called(self, step: Step, agent: AgentId, calls: Sequence[CallRecord]) -> None:
+        """The calls of a committed agent-step."""
+        rows = self._rows[CALLS]
+        for number, call in enumerate(calls):
+            rows.append(
+                (
+                    step,
+                    agent,
+                    number,
+                    call.function,
+                    call.model,
+                    None,
+                    call.sent,
+                    None,
+                    None if call.failed else call.completed,
+                    call.prompt_tokens,
+                    call.output_tokens,
+                    call.failed,
+                    False,
+                )
+            )
+
+    def advance(self) -> None:
+        """Write what is due; call it after every event and while nothing happens."""
+        if max(map(len, self._rows.values())) < ROWS_MAX:
+            now_s = time.monotonic()
+            interval_s = INTERVAL_SHARE * (now_s - self._began_s)
+            if now_s - self._flushed_s < min(max(INTERVAL_S, interval_s), INTERVAL_MAX_S):
+                return
+        self.flush()
+
+    def flush(self) -> None:
+        """Write everything so far, executions in progress included."""
+        self._flushed_s = time.monotonic()
+        for agent, running in self._running.items():
+            if self._shown.get(agent) is not running:
+                self._shown[agent] = running
+                step, began_s, began_wall_s, blocker, cluster = running
+                self._rows[EXECUTIONS].append(
+                    (step, agent, began_s, None, began_wall_s, None, blocker, cluster, 0)
+                )
+        for kind, rows in self._rows.items():
+            for first in range(0, len(rows), ROWS_MAX):
+                self._files[kind].write([*zip(*rows[first : first + ROWS_MAX], strict=True)])
+            rows.clear()
+
+    def close(self) -> None:
+        """Write the rest and end the files."""
+        self.flush()
+        for file in self._files.values():
+            file.close()
