@@ -160,5 +160,9 @@ void bind_replay(py::module_& m) {
       .def("dispatched_sim_s",
            [](const BoundReplay& self) { return to_numpy(self.replay->dispatched_sim_s()); })
       .def("committed_sim_s",
-           [](const BoundReplay& self) { return to_numpy(self.replay->committed_sim_s()); });
+           [](const BoundReplay& self) { return to_numpy(self.replay->committed_sim_s()); })
+      .def("blocked_by",
+           [](const BoundReplay& self) { return to_numpy(self.replay->blocked_by()); })
+      .def("cluster", [](const BoundReplay& self) { return to_numpy(self.replay->cluster()); })
+      .def("wasted", [](const BoundReplay& self) { return to_numpy(self.replay->wasted()); });
 }

@@ -79,6 +79,7 @@ class OptimisticReplay final : public TraceReplay {
         value_reads_(trace),
         final_minds_(static_cast<std::size_t>(trace.agents)) {
     check_options(options);
+    wasted_.assign(dispatched_sim_s_.size(), -1);
   }
 
  private:
@@ -88,6 +89,7 @@ class OptimisticReplay final : public TraceReplay {
     std::vector<Mind> minds;            // afterwards
     std::vector<ExecutionId> proceeds;  // of a resolution
     double dispatched_sim_s = 0;
+    AgentId blocked_by = NO_AGENT;
     std::optional<OutcomeChances::Kind> kind;  // of an agent that ran ahead
   };
 
@@ -101,6 +103,7 @@ class OptimisticReplay final : public TraceReplay {
       while (run_ahead()) settle();
       if (committed_ >= pause_at) return;
       now_sim_s_ = calls_.leap(ended_);
+      just_committed_.clear();
       sent_ = calls_.sent();
     }
   }
@@ -189,6 +192,8 @@ class OptimisticReplay final : public TraceReplay {
     const AgentId agent = command.agents.front();
     Execution& execution = add(command);
     execution.dispatched_sim_s = now_sim_s_;
+    if (command.sure) execution.blocked_by = awaited(command.step, agent);
+    ++wasted_[trace_.row(command.step, agent)];
     if (!command.sure) execution.kind = risk_.kind(agent);
     Digest mind = mind_before(command);
     Reads reads;
@@ -237,6 +242,9 @@ class OptimisticReplay final : public TraceReplay {
       final_minds_[static_cast<std::size_t>(agent)] = execution.minds[i].digest;
       dispatched_sim_s_[row] = proceed->second.dispatched_sim_s;
       committed_sim_s_[row] = now_sim_s_;
+      just_committed_.push_back({command.step, agent});
+      blocked_by_[row] = proceed->second.blocked_by;
+      cluster_[row] = execution.agents.front();
       if (proceed->second.kind) risk_.learn(*proceed->second.kind, true);
       risk_.finalise(agent, command.step + 1);
       calls_.commit(proceed->first);

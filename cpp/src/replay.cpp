@@ -55,6 +55,24 @@ TraceReplay::TraceReplay(const TraceView& trace, Controller& controller, Instanc
   timeline_.instance.assign(calls, -1);
   dispatched_sim_s_.assign(trace_.row(trace_.steps, 0), std::nan(""));
   committed_sim_s_ = dispatched_sim_s_;
+  blocked_by_.assign(dispatched_sim_s_.size(), NO_AGENT);
+  cluster_ = blocked_by_;
+}
+
+AgentId TraceReplay::awaited(Step step, AgentId agent) const {
+  AgentId found = NO_AGENT;
+  if (step == 0 || !(committed_sim_s_[trace_.row(step - 1, agent)] < now_sim_s_)) return found;
+  double least = std::numeric_limits<double>::infinity();
+  const Position here = trace_.position(step, agent);
+  for (const AgentStep& other : just_committed_) {
+    const Position there = trace_.position(other.step, other.agent);
+    const double x = there.x - here.x, y = there.y - here.y;
+    if (other.step <= step && other.agent != agent && x * x + y * y < least) {
+      least = x * x + y * y;
+      found = other.agent;
+    }
+  }
+  return found;
 }
 
 bool TraceReplay::run(std::int64_t agent_steps) {
@@ -160,6 +178,8 @@ void Replay::dispatch() {
       slot_of_[index] = slot;
       step_of_[index] = command.step;
       dispatched_sim_s_[at] = now_sim_s_;
+      cluster_[at] = members.front();
+      blocked_by_[at] = awaited(command.step, agent);
       const auto begin = static_cast<std::size_t>(trace_.call_offsets[at]);
       const auto end = static_cast<std::size_t>(trace_.call_offsets[at + 1]);
       open_calls_[index] = static_cast<std::int64_t>(end - begin);
@@ -177,7 +197,9 @@ void Replay::commit(std::size_t slot) {
   const Step step = clusters_[slot].step;
   const std::vector<AgentId>& agents = clusters_[slot].agents;
   new_positions_.clear();
+  just_committed_.clear();
   for (const AgentId agent : agents) {
+    just_committed_.push_back({step, agent});
     new_positions_.push_back(trace_.position(step + 1, agent));
     committed_sim_s_[trace_.row(step, agent)] = now_sim_s_;
   }

@@ -21,6 +21,7 @@ from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Risk
 from metropolis.runtime.replays.plots import prepare_figures, write_figures
+from metropolis.runtime.replays.recorded_replay import prepare_folder, record_replays
 from metropolis.runtime.replays.replay import (
     ReplayResult,
     Setting,
@@ -189,6 +190,11 @@ class Speculation(click.ParamType[Risk | None]):
     type=click.Path(path_type=Path, file_okay=False),
     help="Write the figures to this folder; needs metropolis[plot].",
 )
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write what happened when, in each mode but the bounds, to this new folder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def command(
     trace: Path,
@@ -208,6 +214,7 @@ def command(
     model: tuple[str, ...],
     reuse: str | None,
     figures: Path | None,
+    record: Path | None,
     as_json: bool,
 ) -> None:
     """Replay TRACE, a file or a run's folder, on virtual LLM instances and compare modes.
@@ -259,6 +266,13 @@ def command(
     validate_moves(whole.positions, replayed, place_in(trace, whole.meta.agents))
     if figures is not None:
         prepare_figures(figures)
+    if record is not None:
+        if len(windows) * len(fleets) * len(policies) > 1:
+            raise click.UsageError(
+                "--record is for one setting: give --instances, --agents, --hours and --policy one "
+                "value each"
+            )
+        prepare_folder(record)
     results: list[tuple[Trace, list[ReplayResult]]] = []
     graphs: list[InteractionGraph] = []
     runs = len(modes) * len(fleets) * len(policies)
@@ -280,6 +294,8 @@ def command(
                         of_window.append(replay(window, mode, chosen, graph, advance))
             results.append((window, of_window))
             graphs.append(graph)
+    if record is not None:
+        record_replays(record, *results[0])
     flat = [result for _, of_window in results for result in of_window]
     if as_json:
         click.echo(json.dumps([as_row(flat, result) for result in flat], indent=2))

@@ -11,10 +11,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from metropolis.durable import open_regular, reported, write_all
 from metropolis.llm.call_log import CallRecord
+from metropolis.timeline.columns import NONE, Timeline
 from metropolis.timeline.format import (
     CALLS,
     EXECUTIONS,
@@ -48,13 +50,14 @@ class BatchFile:
         self._writer = pa.ipc.new_stream(self._buffer, schema_of(kind, meta), options=options)
         self._drain()
 
-    def write(self, columns: Sequence[Any]) -> None:
-        """Write the columns of one batch."""
-        arrays = [
-            pa.array(values, field.type)
-            for values, field in zip(columns, self._schema, strict=True)
-        ]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+    def write(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Write the columns of one batch; None: null."""
+        arrays = map(pa.array, columns, self._schema.types)
+        self.write_batch(pa.RecordBatch.from_arrays([*arrays], schema=self._schema))
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write a batch."""
+        self._writer.write_batch(batch)
         self._drain()
 
     def close(self) -> None:
@@ -164,3 +167,25 @@ class TimelineWriter:
         self.flush()
         for file in self._files.values():
             file.close()
+
+
+def write_timeline(folder: Path, timeline: Timeline) -> None:
+    """Write a whole timeline as one pair of files; `timeline.meta.number` must be new."""
+    with reported(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    calls = timeline.calls
+    for kind, rows in ((EXECUTIONS, timeline.executions), (CALLS, calls)):
+        columns = []
+        for field in SCHEMAS[kind]:
+            values = getattr(rows, field.name)
+            if pa.types.is_string(field.type):
+                names = calls.functions if field.name == "function" else calls.models
+                texts = pa.array(names, pa.string())
+                columns.append(pa.DictionaryArray.from_arrays(values, texts).cast(pa.string()))
+                continue
+            missing = values == NONE if pa.types.is_integer(field.type) else np.isnan(values)
+            columns.append(pa.array(values, field.type, mask=missing if field.nullable else None))
+        file = BatchFile(file_of(folder, kind, timeline.meta.number), kind, timeline.meta)
+        for batch in pa.Table.from_arrays(columns, schema=SCHEMAS[kind]).to_batches(ROWS_MAX):
+            file.write_batch(batch)
+        file.close()

@@ -182,7 +182,14 @@ def test_the_core_gives_the_commands_of_the_scheduler(
         )
         for dispatcher in (None, "least_used")
     )
-    for column in ("instance", "sent_sim_s", "completed_sim_s", "dispatched_sim_s"):
+    for column in (
+        "instance",
+        "sent_sim_s",
+        "completed_sim_s",
+        "dispatched_sim_s",
+        "blocked_by",
+        "cluster",
+    ):
         assert (getattr(scheduled, column) == getattr(native, column)).all(), column
     assert scheduled.started_sim_s == pytest.approx(native.started_sim_s)
     assert scheduled.queueing_p99_sim_s == pytest.approx(native.queueing_p99_sim_s)

@@ -113,6 +113,12 @@ class TraceReplay {
   // (steps * agents): when each agent-step was dispatched and committed.
   const std::vector<double>& dispatched_sim_s() const { return dispatched_sim_s_; }
   const std::vector<double>& committed_sim_s() const { return committed_sim_s_; }
+  // (steps * agents): the agent for which each waited last before it was dispatched, or NO_AGENT.
+  const std::vector<AgentId>& blocked_by() const { return blocked_by_; }
+  // (steps * agents): the smallest agent of the cluster in which each ran.
+  const std::vector<AgentId>& cluster() const { return cluster_; }
+  // (steps * agents): the number of wrong executions; empty if none can be wrong.
+  const std::vector<std::int32_t>& wasted() const { return wasted_; }
 
  protected:
   // The arguments are borrowed, must outlive the replay, and must not be used elsewhere meanwhile.
@@ -124,6 +130,9 @@ class TraceReplay {
   std::int64_t total_agent_steps() const {
     return static_cast<std::int64_t>(trace_.agents) * trace_.steps;
   }
+  // The agent that `agent` has waited for if it begins `step` now: of those that have just
+  // committed a step not above it the nearest, in a straight line. NO_AGENT: it has not waited.
+  AgentId awaited(Step step, AgentId agent) const;
 
   TraceView trace_;
   Controller& controller_;
@@ -131,11 +140,19 @@ class TraceReplay {
   Timeline timeline_;
   std::vector<double> dispatched_sim_s_;
   std::vector<double> committed_sim_s_;
+  std::vector<AgentId> blocked_by_;
+  std::vector<AgentId> cluster_;
+  std::vector<std::int32_t> wasted_;
   std::int64_t committed_ = 0;
   std::int64_t sent_ = 0;
   double now_sim_s_ = 0;
   double controller_wall_s_ = 0;
   bool started_ = false;
+  struct AgentStep {
+    Step step;
+    AgentId agent;
+  };
+  std::vector<AgentStep> just_committed_;  // what unblocks the agents that are dispatched now
 
  private:
   bool broken_ = false;  // an exception has ended run()

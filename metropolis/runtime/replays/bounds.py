@@ -92,4 +92,7 @@ def _bound(
         "instance": np.full(len(sent), -1, np.int32),
         "dispatched_sim_s": np.zeros(0),
         "committed_sim_s": np.zeros(0),
+        "blocked_by": np.zeros(0, np.int32),
+        "cluster": np.zeros(0, np.int32),
+        "wasted": np.zeros(0, np.int32),
     }

@@ -75,6 +75,9 @@ def replay_in_core(
         "instance": replaying.instance(),
         "dispatched_sim_s": replaying.dispatched_sim_s(),
         "committed_sim_s": replaying.committed_sim_s(),
+        "blocked_by": replaying.blocked_by(),
+        "cluster": replaying.cluster(),
+        "wasted": replaying.wasted(),
     }
 
 

@@ -17,6 +17,7 @@ from math import inf, isinf, isnan
 import numpy as np
 
 import metropolis._core as _core
+from metropolis.controller.base import NO_AGENT
 from metropolis.llm.tokens import prefix_pieces
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
@@ -75,6 +76,9 @@ class PolicyReplay:
         self.sent_sim_s, self.started_sim_s, self.completed_sim_s = np.full((3, len(calls)), np.nan)
         self.instance = np.full(len(calls), -1, np.int32)
         self.dispatched_sim_s, self.committed_sim_s = np.full((2, rows), np.nan)
+        self.blocked_by, self.cluster = np.full((2, rows), NO_AGENT, np.int32)
+        self._just_committed: _Cluster | None = None
+        """What unblocks the agents that are dispatched now."""
 
     def run(self) -> None:
         """Run until all agents have committed their last step."""
@@ -113,6 +117,7 @@ class PolicyReplay:
             for agent in agents:
                 row = step * self._trace.agents + agent
                 self.dispatched_sim_s[row] = self.now_sim_s
+                self.cluster[row], self.blocked_by[row] = agents[0], self._awaited(step, agent)
                 self._cluster_of[agent] = cluster
                 calls = range(self._offsets[row], self._offsets[row + 1])
                 self._open_calls[agent] = len(calls)
@@ -129,6 +134,7 @@ class PolicyReplay:
         self.committed_sim_s[[step * self._trace.agents + agent for agent in agents]] = (
             self.now_sim_s
         )
+        self._just_committed = cluster
         self._committed[step] += len(agents)
         while self._floor < step + 1 and self._committed[self._floor] == self._trace.agents:
             self._floor += 1
@@ -136,6 +142,15 @@ class PolicyReplay:
         if self._progress is not None:
             self._progress(len(agents))
         return len(agents)
+
+    def _awaited(self, step: int, agent: int) -> int:
+        """See TraceReplay::awaited in cpp's replay.hpp."""
+        cause, positions = self._just_committed, self._trace.positions
+        before = (step - 1) * self._trace.agents + agent
+        if not step or cause is None or self.committed_sim_s[before] == self.now_sim_s:
+            return NO_AGENT
+        away = positions[cause.step, list(cause.agents)].astype(np.float64) - positions[step, agent]
+        return cause.agents[int(np.argmin((away**2).sum(1)))]
 
     def _enqueue_if_ready(self, call: int) -> None:
         """Queue the call if its agent has reached its step and its parents are completed."""

@@ -126,6 +126,13 @@ class ReplayResult:
     dispatched_sim_s: Float64
     committed_sim_s: Float64
     """(steps * agents,); empty for the bounds"""
+    blocked_by: Int32
+    """(steps * agents,): the agent that each waited for last before it was dispatched; -1: it did
+    not wait; empty for the bounds"""
+    cluster: Int32
+    """(steps * agents,): the smallest agent of the cluster in which it ran; empty for the bounds"""
+    wasted: Int32
+    """(steps * agents,): the number of wrong executions; empty unless `optimistic`"""
 
 
 def mine_dependencies(trace: Trace, setting: Setting) -> InteractionGraph:
@@ -353,6 +360,9 @@ def _replay_with_plugins(
         "instance": replaying.instance,
         "dispatched_sim_s": replaying.dispatched_sim_s,
         "committed_sim_s": replaying.committed_sim_s,
+        "blocked_by": replaying.blocked_by,
+        "cluster": replaying.cluster,
+        "wasted": np.zeros(0, np.int32),
     }
 
 
