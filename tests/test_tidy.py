@@ -40,6 +40,7 @@ PARTS = (
     "workers",
     "timeline",
     "runtime",
+    "export",
     "gateway",
     "torch_engine",
     "plan",

@@ -81,6 +81,7 @@ cli = LazyGroup(
         part: f"metropolis.cli.{part}"
         for part in (
             "diff",
+            "export",
             "fork",
             "gateway",
             "plan",
