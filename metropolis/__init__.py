@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.runtime.reruns.verify import verify as verify
     from metropolis.types import CausalityError as CausalityError
     from metropolis.types import MetropolisError as MetropolisError
+    from metropolis.world.appearance import Appearance as Appearance
     from metropolis.world.base import Agent as Agent
     from metropolis.world.base import World as World
     from metropolis.world.entities import Entity as Entity
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
 
 _PUBLIC = {
     "Agent": "metropolis.world.base",
+    "Appearance": "metropolis.world.appearance",
     "CausalityError": "metropolis.types",
     "Choice": "metropolis.world.spaces",
     "Client": "metropolis.llm.client",

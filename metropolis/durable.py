@@ -153,15 +153,19 @@ class LineFile:
         return self._file.fileno()
 
 
-def read_lines(path: Path, kind: Format, run: str | None = None) -> Iterator[Line]:
-    """Yield the lines of a file of `run` (None: of any run); none if the file does not exist.
+def read_lines(
+    path: Path, kind: Format, run: str | None = None, after: Line | None = None
+) -> Iterator[Line]:
+    """Yield the lines of a file of `run` (None: of any run), those behind the line `after` only if
+    it is given; none if the file does not exist.
 
     An unfinished last line is skipped. Raises DamagedError at the first damaged line,
     MetropolisError when the file is of another run or format.
     """
     if path.exists():
         with open_regular(path, "r") as raw, open(raw.fileno(), "rb", closefd=False) as file:
-            yield from islice(_lines(file, path, kind, run), 1, None)
+            lines = _lines(file, path, kind, run, after)
+            yield from islice(lines, 1 if after is None else 0, None)
 
 
 def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
@@ -170,8 +174,11 @@ def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
     write_atomically(path, b'{"line":1,"crc32":%d,%b}\n' % (crc32(fields), fields))
 
 
-def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
-    """Read the content that `write_document` wrote. Raises MetropolisError as `read_lines`."""
+def read_document(path: Path, kind: Format, run: str | None = None, form: Any = Any) -> Any:
+    """Read the content that `write_document` wrote, as the type `form`.
+
+    Raises MetropolisError as `read_lines`.
+    """
     with open_regular(path, "r") as file:
         text = file.readall()
     line = _checked(text, _begins(1), 0)
@@ -180,7 +187,7 @@ def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
     header, _, content = line.partition(b"," + _IS)
     _check_header(header, path, kind, run)
     try:
-        return msgspec.json.decode(content)
+        return msgspec.json.decode(content, type=form)
     except (ValueError, RecursionError) as error:
         raise kind.damaged(path, 1, f"{error}") from None
 
@@ -237,8 +244,13 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _lines(file: BinaryIO, path: Path, kind: Format, run: str | None) -> Iterator[Line]:
+def _lines(
+    file: BinaryIO, path: Path, kind: Format, run: str | None, after: Line | None = None
+) -> Iterator[Line]:
     checksum = end = number = 0
+    if after is not None:
+        number, checksum, end = after.mark.lines + 1, after.mark.crc32, after.end
+        file.seek(end)
     while (text := file.readline(LINE_MAX_BYTES)).endswith(b"\n"):
         number += 1
         fields = _checked(text, _begins(number), checksum)

@@ -51,7 +51,7 @@ class Areas:
             _area(name, tiles)
             for number, name in enumerate(grid.object_names)
             if number
-            for tiles in _touching(_tiles_of(grid.objects, number))
+            for tiles in touching(_tiles_of(grid.objects, number))
         )
 
     def arena(self, name: str) -> Area:
@@ -155,7 +155,7 @@ def _tiles_of(layer: Int32, number: int) -> list[Tile]:
     return [(int(x), int(y)) for y, x in np.argwhere(layer == number)]
 
 
-def _touching(tiles: list[Tile]) -> Iterator[list[Tile]]:
+def touching(tiles: list[Tile]) -> Iterator[list[Tile]]:
     """The groups of tiles that share sides."""
     left = dict.fromkeys(tiles)
     while left:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import CHEBYSHEV, Metric
 from metropolis.types import CausalityError, Position, Step
+from metropolis.world.appearance import Appearance
 from metropolis.world.entities import Entity
 from metropolis.world.randomness import keyed_random
 from metropolis.world.transaction import Transaction
@@ -52,6 +53,8 @@ class World(ABC):
     start: datetime = datetime(2023, 2, 13)
     """Simulated time at which step 0 begins."""
     map: GridMap | None = None
+    appearance: Appearance = Appearance()
+    """What the viewer shows of bodies, events and minds; see `metropolis.world.appearance`."""
     author: Callable[[Any, Random], str] | None = None
     """Answers a `metropolis.llm.Request` when there is no model; None: the scripted backend's own
     text. A `Scenario` with an author sets it."""

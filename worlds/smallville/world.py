@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import GenAgent
+from metropolis.world.appearance import Appearance, Memories
 from metropolis.world.base import World
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.spaces import Choice, FreeText, Maybe, Record
@@ -105,6 +106,13 @@ class SmallVille(World):
     perception_radius = 4
     max_velocity = 1
     step_s = 10.0
+    appearance = Appearance(
+        speech={SAID: "text"},
+        dialogue={CONVERSATION: "lines"},
+        thought={THOUGHT: "text"},
+        told={CONVERSATION: "partner"},
+        memories=Memories("memory.nodes"),
+    )
 
     def __init__(
         self, grid: GridMap, residents: Sequence[Profile], *, start: datetime = START

@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from metropolis import Entity, FreeText, Transaction, View, World
+from metropolis import Appearance, Entity, FreeText, Transaction, View, World
 from metropolis.rules.metrics import Hops
 
 POSTS_KEPT = 4
@@ -32,6 +32,7 @@ class SocialNetwork(World):
 
     name, perception_radius, max_velocity, joint_radius = "social", 1, 0, 0
     step_s, start = 600.0, datetime(2023, 2, 13, 8)
+    appearance = Appearance(speech={"posted": "text", "shared": "text"})
     observation_space = spaces.Dict(
         feed=spaces.Sequence(_POST),
         likes=spaces.Discrete(100_000),

@@ -98,9 +98,11 @@ def bodies_written(content: bytes) -> Iterator[tuple[str, Position]]:
             yield name, body.at
 
 
-def read_history(path: Path, run: str | None = None) -> Iterator[HistoryLine]:
+def read_history(
+    path: Path, run: str | None = None, after: Line | None = None
+) -> Iterator[HistoryLine]:
     """The steps in order; see `metropolis.durable.read_lines`."""
-    return map(_history_line, read_lines(path, HISTORY, run))
+    return map(_history_line, read_lines(path, HISTORY, run, after))
 
 
 def _history_line(line: Line) -> HistoryLine:

@@ -14,6 +14,7 @@ from metropolis.runtime.folder.checkpoint import Past
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.run_trace import RunTrace, trace_meta
+from metropolis.runtime.folder.view_file import write_view
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
 from metropolis.runtime.live.recorder import Recorder
@@ -82,11 +83,23 @@ class Recording:
             self._names, at, first_step, *written, keep=files is None, dependencies=known
         )
 
-    def describe(self) -> None:
-        """Write run.json; the journal's lock excludes other processes."""
+    def describe(self, initial: Sequence[Entity], target: Step, *, simulated: bool) -> None:
+        """Write run.json and view.json; the journal's lock excludes other processes.
+
+        `initial` exist at step 0; the run ends before step `target`.
+        """
         if self.directory is not None:
             seed, about = self._configuration.seed, self._configuration.about or {}
             self.directory.describe(self._world.name, seed, about)
+            write_view(
+                self.directory.root,
+                self._world,
+                self._names,
+                initial,
+                mode=self._configuration.mode,
+                simulated=simulated,
+                target=target,
+            )
 
     def open_timeline(self, *, simulated: bool, is_rerun: bool) -> TimelineWriter | None:
         """The timeline from here on; None: the run has no folder, or records none.

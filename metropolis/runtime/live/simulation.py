@@ -107,6 +107,7 @@ class Simulation:
         self._recording.keep_answers(self.client)
         if not self._stored.shared:
             self._recording.checkpoint = self._attach_store(self._stored)
+        self._initial = initial
         self._restore_or_start(initial)
         self._clock.start()
         self._ran = False
@@ -143,7 +144,8 @@ class Simulation:
         check_steps(steps, self.first_step)
         self._ran = True
         self._reuse_guard.start()
-        self._recording.describe()
+        simulated = self._clock.virtual is not None
+        self._recording.describe(self._initial, steps, simulated=simulated)
         self._clock.start()
         selector = IdleSelector(self._advance_clock) if self._clock.virtual else None
         with event_loop(selector, self._invocations, self.configuration.stall_s) as (

@@ -1,0 +1,96 @@
+"""view.json: what the viewer must know of a run beside its records.
+
+It is written when a run starts or is resumed, so that the viewer executes no code of a world.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from metropolis.durable import read_object, write_object
+from metropolis.runtime.folder.run_trace import trace_meta
+from metropolis.trace.metadata import meta_from_json, meta_to_json
+from metropolis.trace.schema import TraceMeta
+from metropolis.trace.validate import validate_meta
+from metropolis.types import MetropolisError, Position, Step
+from metropolis.world.appearance import Appearance, Look, look_of
+from metropolis.world.base import World
+from metropolis.world.entities import Entity
+
+VIEW = "view.json"
+FORMAT, VERSION = "metropolis-view", 1
+REPAIR = "`metropolis resume` writes it again"
+
+
+class ViewFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of view.json, without its trace metadata."""
+
+    mode: str
+    simulated: bool
+    """Whether times are virtual."""
+    target: Step
+    """The number of steps after which the run ends."""
+    appearance: Appearance
+    beginning: tuple[Position, ...]
+    """The agents' positions at step 0."""
+    looks: tuple[Look, ...]
+    """The agents' looks at step 0."""
+
+
+def write_view(
+    folder: Path,
+    world: World,
+    names: Sequence[str],
+    initial: Sequence[Entity],
+    *,
+    mode: str,
+    simulated: bool,
+    target: Step,
+) -> None:
+    """Write the file of a run that begins with the entities `initial`. Raises UnwritableError."""
+    by_name = {entity.name: entity for entity in initial}
+    bodies = [by_name[name] for name in names]
+    content = ViewFile(
+        mode=mode,
+        simulated=simulated,
+        target=target,
+        appearance=world.appearance,
+        beginning=tuple(body.position for body in bodies),
+        looks=tuple(look_of(world.appearance, body.state) for body in bodies),
+    )
+    whole: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    whole |= msgspec.to_builtins(content)
+    whole["trace"] = json.loads(meta_to_json(trace_meta(world, names)))
+    write_object(folder / VIEW, whole)
+
+
+def read_view(folder: Path) -> tuple[ViewFile, TraceMeta]:
+    """Read the file. Raises MetropolisError if it is missing, damaged or of another format."""
+    path = folder / VIEW
+    if not path.exists():
+        raise MetropolisError(
+            f"{folder}: has no {VIEW}, which a run writes when it starts; {REPAIR}"
+        )
+    found = read_object(path, REPAIR)
+    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+        raise MetropolisError(
+            f"{path}: is of another format or version; this release reads {FORMAT}, version "
+            f"{VERSION}: {REPAIR}"
+        )
+    try:
+        content = msgspec.convert(found, ViewFile)
+    except ValueError as error:
+        raise MetropolisError(f"{path}: {error}; {REPAIR}") from None
+    meta = meta_from_json(json.dumps(found.get("trace")), path)
+    validate_meta(meta, f"{path}")
+    if not len(content.beginning) == len(content.looks) == len(meta.agents):
+        raise MetropolisError(
+            f"{path}: has {len(content.beginning)} positions and {len(content.looks)} looks for "
+            f"{len(meta.agents)} agents; {REPAIR}"
+        )
+    return content, meta

@@ -1,0 +1,1 @@
+"""The viewer: a local page that shows a run or a replay; docs/viewer.md."""

@@ -1,0 +1,98 @@
+"""Prompt and answer of one call, from a run's file of calls or from a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from metropolis.durable import DamagedError
+from metropolis.llm.call_log import CallRecord
+from metropolis.runtime.folder.calls_file import Call
+from metropolis.trace.schema import Trace
+from metropolis.types import AgentId, Step
+
+LINES_PER_MARK = 256
+NOT_KEPT = "The texts of calls were not kept; `metropolis run --keep-text` keeps them."
+NOT_RECORDED = "The call is not recorded yet: a step is recorded when all agents have passed it."
+Text = dict[str, str | None]
+"""`prompt`, `completion` (None: unknown) and `note` (why, or None)."""
+
+
+class _Line(msgspec.Struct):
+    call: Call = msgspec.field(name="is")
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+class CallTexts(Protocol):
+    """Texts of calls."""
+
+    def text(self, step: Step, agent: AgentId, number: int) -> Text:
+        """The text of an agent's call, the `number`th of a step."""
+
+
+class RecordedTexts:
+    """Of the calls in the file `path`; `calls`: their number up to and including each step."""
+
+    def __init__(self, path: Path, calls: Sequence[int]) -> None:
+        self._path, self._calls = path, calls
+        self._marks = [0]
+        """Where every `LINES_PER_MARK`th line begins, as far as it was needed."""
+
+    def text(self, step: Step, agent: AgentId, number: int) -> Text:
+        """See `CallTexts`. Raises DamagedError."""
+        if step >= len(self._calls):
+            return _unknown(NOT_RECORDED)
+        first = self._calls[step - 1] if step else 0
+        of_agent = [
+            call for _, whose, call in self._read(first, self._calls[step]) if whose == agent
+        ]
+        if number >= len(of_agent):  # an execution that was repeated
+            return _unknown("The call was repeated or discarded, and its texts with it.")
+        return _text(of_agent[number])
+
+    def _read(self, first: int, end: int) -> list[Call]:
+        try:
+            with self._path.open("rb") as file:
+                line = 1 + first  # after the header
+                while len(self._marks) <= line // LINES_PER_MARK:
+                    file.seek(self._marks[-1])
+                    for _ in islice(file, LINES_PER_MARK):
+                        pass
+                    self._marks.append(file.seek(0, 1))
+                file.seek(self._marks[line // LINES_PER_MARK])
+                lines = islice(file, line % LINES_PER_MARK, line % LINES_PER_MARK + end - first)
+                return [_decode(text).call for text in lines]
+        except (OSError, ValueError) as error:
+            raise DamagedError(f"{self._path}: cannot be read: {error}", self._path) from None
+
+
+class TraceTexts:
+    """Of the calls of a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._calls, self._offsets, self._agents = trace.calls, trace.call_offsets(), trace.agents
+
+    def text(self, step: Step, agent: AgentId, number: int) -> Text:
+        """See `CallTexts`."""
+        prompts, completions = self._calls.prompt, self._calls.completion
+        if prompts is None or completions is None:
+            return _unknown("The trace has no texts of calls.")
+        at = int(self._offsets[step * self._agents + agent]) + number
+        return {"prompt": prompts[at], "completion": completions[at], "note": None}
+
+
+def _text(call: CallRecord) -> Text:
+    if call.prompt is None and call.completion is None:
+        return _unknown(NOT_KEPT)
+    note = "The call failed." if call.failed else None
+    return {"prompt": call.prompt, "completion": call.completion, "note": note}
+
+
+def _unknown(note: str) -> Text:
+    return {"prompt": None, "completion": None, "note": note}

@@ -1,0 +1,115 @@
+"""How a world looks in the viewer: which recorded data are labels, places, speech and memories.
+
+An appearance is data: the viewer executes no code of a world. The defaults fit any world: they read
+what bodies' states and events contain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+LABEL_KEYS = ("doing", "action", "activity", "status")
+"""Keys of a body's state that are its label if `Appearance.label` is None; the first one counts."""
+TEXT_LETTERS = 2000
+"""Longer texts are cut in the viewer."""
+SAYS, THINKS = "says", "thinks"
+"""The kinds of moments that events of speech and thoughts become; others keep the event's kind."""
+
+
+class Memories(msgspec.Struct, frozen=True):
+    """Where an agent's saved mind keeps what it remembers: a list of objects."""
+
+    path: str
+    """Keys that lead to the list, separated by dots."""
+    text: str = "text"
+    """Key of the text of an object of the list."""
+    kind: str = "kind"
+    """Key of its category."""
+    created_s: str = "created_s"
+    """Key of the time at which it was made: simulated seconds since the midnight before step 0."""
+
+
+class Appearance(msgspec.Struct, frozen=True):
+    """Keys into the recorded data of a world."""
+
+    label: str | None = None
+    """Key of a body's state: what the agent does; None: the first of `LABEL_KEYS` that exists."""
+    emoji: str = "emoji"
+    """Key of a body's state."""
+    place: str = "place"
+    """Key of a body's state: the name of the place at which the agent is."""
+    asleep: str = "asleep"
+    """Key of a body's state."""
+    speech: dict[str, str] = {}
+    """Kind of event -> key of its data that contains what its source says."""
+    dialogue: dict[str, str] = {}
+    """Kind of event -> key of its data that contains a list of pairs (speaker, text)."""
+    thought: dict[str, str] = {}
+    """Kind of event -> key of its data that contains what its source thinks."""
+    told: dict[str, str] = {}
+    """Kind of event -> key of its data that contains the name or names of the listeners; without
+    it, all who perceive the event are listeners."""
+    memories: Memories | None = None
+    """None: the texts and numbers of an agent's saved mind."""
+
+    @property
+    def state_keys(self) -> tuple[tuple[str, ...], str, str, str]:
+        """The keys of label (the first one that exists counts), emoji, place and asleep."""
+        labels = LABEL_KEYS if self.label is None else (self.label,)
+        return labels, self.emoji, self.place, self.asleep
+
+
+class Look(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The visible state of an agent, as the appearance reads it from its body."""
+
+    label: str = ""
+    emoji: str = ""
+    place: str = ""
+    asleep: bool = False
+
+
+def look_of(appearance: Appearance, state: Mapping[str, Any]) -> Look:
+    """The look of a body with `state`."""
+    labels, emoji, place, asleep = appearance.state_keys
+    label = next((state[key] for key in labels if state.get(key) is not None), None)
+    return Look(
+        text_of(label), text_of(state.get(emoji)), text_of(state.get(place)),
+        state.get(asleep) is True,
+    )  # fmt: skip
+
+
+def utterances(
+    appearance: Appearance, kind: str, source: str, data: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """What an event shows: (agent, kind of moment, text), once or, of a dialogue, per line."""
+    if kind in appearance.dialogue:
+        for line in _list(data.get(appearance.dialogue[kind])):
+            pair = _list(line)
+            if len(pair) == 2:
+                yield text_of(pair[0]), SAYS, text_of(pair[1])
+    elif kind in appearance.speech:
+        yield source, SAYS, text_of(data.get(appearance.speech[kind]))
+    elif kind in appearance.thought:
+        yield source, THINKS, text_of(data.get(appearance.thought[kind]))
+    else:
+        yield source, kind, text_of(" ".join(text_of(value) for value in data.values()))
+
+
+def listeners(appearance: Appearance, kind: str, data: Mapping[str, Any]) -> list[str] | None:
+    """The names that an event says it was told to; None: it does not say."""
+    if kind not in appearance.told:
+        return None
+    named = data.get(appearance.told[kind])
+    return [named] if isinstance(named, str) else [text_of(name) for name in _list(named)]
+
+
+def text_of(value: Any) -> str:
+    """A value of a world as a text for people; empty for None."""
+    return "" if value is None else str(value)[:TEXT_LETTERS]
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
