@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from metropolis.export.perfetto import Lane
-from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.folder.view_file import read_view
 from metropolis.runtime.replays.recorded_replay import INDEX, read_recorded_replay
-from metropolis.timeline.reader import Timeline, read_timeline
+from metropolis.timeline.reader import read_timeline
 from metropolis.trace.parquet import IN_RUN, read_meta
 from metropolis.types import MetropolisError
 
@@ -16,22 +16,13 @@ def lanes_of(folder: Path) -> list[Lane]:
     """The timelines in `folder`. Raises MetropolisError if it has none."""
     if not folder.is_dir():
         raise MetropolisError(
-            f"{folder}: is no folder; it should be that of a run, or of `metropolis replay --record`"
+            f"{folder}: is no folder; it should be that of a run, or one of "
+            "`metropolis replay --record`"
         )
     if not (folder / INDEX).exists():
-        timeline = read_timeline(folder)
-        return [Lane("", timeline, _names(folder, timeline))]
+        return [Lane("", read_timeline(folder), read_view(folder)[1].agents)]
     modes = read_recorded_replay(folder).lanes
     names = read_meta(folder / IN_RUN).agents
     return [
         Lane(mode if len(modes) > 1 else "", read_timeline(folder / mode), names) for mode in modes
     ]
-
-
-def _names(folder: Path, timeline: Timeline) -> list[str]:
-    """The agents' names, from the history; before its first step: their numbers."""
-    history = RunDirectory(folder)
-    first = next(history.records(1), None) if history.history.exists() else None
-    if first is None:
-        return [f"agent {number}" for number in range(timeline.meta.agents)]
-    return list(first.actions)

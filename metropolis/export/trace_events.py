@@ -1,9 +1,9 @@
 """Chrome's trace event format, written event by event.
 
 The format: "Trace Event Format", Google, linked from
-https://chromium.googlesource.com/catapult/+/HEAD/docs/trace-event-format.md. Perfetto's reader binds
-a flow event to the slice of its thread that was written last and has begun: a thread's events are
-written in the order of time, each flow after its slice.
+https://chromium.googlesource.com/catapult/+/HEAD/docs/trace-event-format.md. Perfetto's reader
+sorts by time, stably, and binds a flow event to the last slice before it in its thread: a thread's
+events are written in the order of time, each flow event after its slice.
 """
 
 from __future__ import annotations

@@ -1,0 +1,74 @@
+"""What follows from a timeline: the floor, the front, sums over calls, and who unblocked whom."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.timeline.columns import NONE, Float64, Timeline
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Progress(NamedTuple):
+    """(n,) columns: from each time on, the smallest and the greatest step that agents are at.
+
+    The time of the first row is that of the first dispatch.
+    """
+
+    time_s: Float64
+    floor: Int64
+    front: Int64
+
+
+def progress_of(timeline: Timeline) -> Progress:
+    """The floor and the front over time; no rows if there are no agent-steps."""
+    rows = timeline.executions
+    if not len(rows):
+        return Progress(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    committed = ~np.isnan(rows.committed_s)
+    first = int(rows.step.min())
+    step, time_s = rows.step[committed] - first, rows.committed_s[committed]
+    commits = np.bincount(step, minlength=timeline.steps - first)
+    last_s = np.full(len(commits), -np.inf)
+    first_s = np.full(len(commits), np.inf)
+    np.maximum.at(last_s, step, time_s)
+    np.minimum.at(first_s, step, time_s)
+    whole = int(np.argmin(np.append(commits == timeline.meta.agents, False)))
+    floor_s = np.maximum.accumulate(last_s[:whole])
+    front_s = np.minimum.accumulate(first_s[commits > 0][::-1])[::-1]
+    times = np.unique(np.concatenate([[rows.dispatched_s.min()], floor_s, front_s]))
+    floor = first + np.searchsorted(floor_s, times, "right")
+    return Progress(times, floor, first + np.searchsorted(front_s, times, "right"))
+
+
+def sum_over_time(begins: Int64, ends: Int64, amounts: Int64) -> tuple[Int64, Int64]:
+    """Times at which the sum of `amounts` over the intervals [begin, end) changes; the sums."""
+    times, which = np.unique(np.concatenate([begins, ends]), return_inverse=True)
+    changes = np.zeros(len(times), np.int64)
+    np.add.at(changes, which, np.concatenate([amounts, -amounts]))
+    changed = changes != 0
+    return times[changed], np.cumsum(changes)[changed]
+
+
+def waits(timeline: Timeline) -> tuple[Int64, Int64]:
+    """(n,) each: rows of executions that waited, and the rows of their blockers' last commits.
+
+    Without those of which the blocker's commit is not in the timeline.
+    """
+    rows = timeline.executions
+    committed = np.flatnonzero(~np.isnan(rows.committed_s))
+    committed = committed[np.lexsort((rows.committed_s[committed], rows.agent[committed]))]
+    bounds = np.searchsorted(rows.agent[committed], np.arange(timeline.meta.agents + 1))
+    waiting: list[Int64] = []
+    blockers: list[Int64] = []
+    for blocker in np.unique(rows.blocked_by[rows.blocked_by != NONE]).tolist():
+        blocked = np.flatnonzero(rows.blocked_by == blocker)
+        own = committed[bounds[blocker] : bounds[blocker + 1]]
+        before = np.searchsorted(rows.committed_s[own], rows.dispatched_s[blocked], "right")
+        waiting.append(blocked[before > 0])
+        blockers.append(own[before[before > 0] - 1])
+    none = [np.zeros(0, np.int64)]
+    return np.concatenate(none + waiting), np.concatenate(none + blockers)

@@ -1,0 +1,218 @@
+"""A timeline as trace events: well-formed, and with the same content."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.cli.export import command
+from metropolis.export.derived import progress_of, sum_over_time
+from metropolis.export.perfetto import Lane, write_perfetto
+from metropolis.export.trace_events import rows_without_overlap
+from metropolis.runtime.live.configuration import LIVE_MODES
+from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
+from metropolis.timeline.format import Meta
+from metropolis.timeline.reader import read_timeline
+from tests.export.trace_checks import Event, check_trace
+from tests.timeline.test_live import run
+
+ODD = st.text(st.characters(exclude_categories=()), max_size=8)
+"""Also control characters and halves of surrogate pairs."""
+TIME = st.integers(0, 12).map(lambda tick: tick / 8)
+
+
+@st.composite
+def timelines(draw: st.DrawFn, min_agents: int = 1) -> Timeline:
+    """Any that a run may leave: agents that run ahead, calls in parallel, unfinished, failed."""
+    agents, steps = draw(st.integers(min_agents, 4)), draw(st.integers(0, 4))
+    first = draw(st.integers(0, 3))
+    rows, calls = [], []
+    for agent in range(agents):
+        now = 0.0
+        for step in range(first, first + draw(st.integers(0, steps))):
+            dispatched = draw(TIME)
+            now = max(now, dispatched) + draw(TIME)
+            blocker = draw(st.integers(NONE, agents - 1))
+            rows.append((step, agent, dispatched, now, blocker, draw(st.integers(0, agent))))
+            for number in range(draw(st.integers(0, 2))):
+                sent = draw(TIME)
+                started = draw(
+                    st.one_of(st.just(np.nan), TIME.map(lambda wait, at=sent: at + wait))
+                )
+                ended = np.fmax(sent, started) + draw(TIME)
+                completed, failed = draw(
+                    st.sampled_from([(ended, False), (np.nan, False), (np.nan, True)])
+                )
+                place = draw(st.integers(NONE, 1))
+                calls.append((step, agent, number, place, sent, started, completed, failed))
+        if rows and rows[-1][1] == agent and draw(st.booleans()):
+            rows[-1] = (*rows[-1][:3], np.nan, *rows[-1][4:])  # killed
+    columns = [*zip(*sorted(rows), strict=True)] or [()] * 6
+    step, agent, dispatched, committed, blocked_by, cluster = columns
+    call_columns = [*zip(*sorted(calls, key=lambda one: one[:3]), strict=True)] or [()] * 8
+
+    def ints(values: Any) -> Any:
+        return np.array(values, np.int32)
+
+    def floats(values: Any) -> Any:
+        return np.array(values, np.float64)
+
+    none = floats([np.nan] * len(step))
+    count = len(call_columns[0])
+    functions = tuple(sorted(draw(st.sets(ODD.filter(str.isprintable), min_size=1, max_size=2))))
+    return Timeline(
+        Meta(clock="real", run="abc", agents=agents, number=0),
+        Executions(
+            ints(step), ints(agent), floats(dispatched), floats(committed), none, none,
+            ints(blocked_by), ints(cluster), ints([0] * len(step)),
+        ),
+        Calls(
+            *map(ints, call_columns[:3]), ints(np.arange(count) % len(functions)),
+            ints([0] * count),
+            ints(call_columns[3]), *map(floats, call_columns[4:7]), ints([7] * count),
+            ints([2] * count), np.array(call_columns[7], np.bool_), np.zeros(count, np.bool_),
+            functions, ("m",),
+        ),
+    )  # fmt: skip
+
+
+def events_of(*lanes: Lane) -> list[Event]:
+    file = io.BytesIO()
+    write_perfetto(file, lanes)
+    return check_trace(file.getvalue())
+
+
+@settings(max_examples=60)
+@given(timelines(), st.data())
+def test_every_timeline_is_written_well_formed_and_whole(
+    found: Timeline, data: st.DataObject
+) -> None:
+    names = data.draw(st.lists(ODD, min_size=found.meta.agents, max_size=found.meta.agents))
+    events = events_of(Lane("", found, names), Lane("other", found, names))
+    by_kind = Counter((event["ph"], event.get("cat")) for event in events)
+    rows, calls = found.executions, found.calls
+    placed = int(((calls.instance != NONE) & ~calls.failed).sum())
+    assert by_kind["X", "step"] == 2 * len(rows)
+    assert by_kind["X", "call"] == 2 * (int((~calls.failed).sum()) + placed)
+    assert by_kind["i", "failed call"] == 2 * int(calls.failed.sum())
+    spans = Counter(
+        (one["ts"], one["ts"] + one["dur"]) for one in events if one.get("cat") == "step"
+    )
+    end = max([0.0, *(np.nanmax(times, initial=0.0) for times in (
+        rows.dispatched_s, rows.committed_s, calls.sent_s, calls.completed_s))])  # fmt: skip
+    committed = np.where(np.isnan(rows.committed_s), end, rows.committed_s)
+    wanted = zip(rows.dispatched_s * 1e6, committed * 1e6, strict=True)
+    assert spans == Counter({span: 2 * many for span, many in Counter(wanted).items()})
+    for name in {one["name"] for one in events if one["ph"] == "C"}:
+        if name not in ("floor", "lead"):
+            values = [
+                one["args"]["value"] for one in events if (one["ph"], one["name"]) == ("C", name)
+            ]
+            assert min(values) == values[-1] == 0
+
+
+@settings(max_examples=60)
+@given(timelines(), TIME)
+def test_floor_and_front_are_those_of_the_agents_steps(found: Timeline, now_s: float) -> None:
+    progress = progress_of(found)
+    row = int(np.searchsorted(progress.time_s, now_s, "right")) - 1
+    if row < 0:
+        return
+    first = int(found.executions.step.min())
+    steps = np.full(found.meta.agents, first)
+    for step, agent, at in zip(
+        found.executions.step, found.executions.agent, found.executions.committed_s, strict=True
+    ):
+        if at <= now_s:
+            steps[agent] = max(steps[agent], step + 1)
+    assert progress.front[row] == steps.max()
+    ordered = found.dense("committed_s")[first:]
+    if (ordered[1:] >= ordered[:-1]).all():  # no agent without a step that others have
+        assert progress.floor[row] == steps.min()
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4), st.integers(1, 5))))
+def test_sums_over_time(intervals: list[tuple[int, int, int]]) -> None:
+    begins, widths, amounts = (
+        (np.array(one, np.int64) for one in zip(*intervals, strict=True))
+        if (intervals)
+        else [np.zeros(0, np.int64)] * 3
+    )
+    times, values = sum_over_time(begins, begins + widths, amounts)
+    assert (np.diff(times) > 0).all()
+    for now in range(15):
+        at = int(np.searchsorted(times, now, "right")) - 1
+        open_ = sum(amount for begin, width, amount in intervals if begin <= now < begin + width)
+        assert (values[at] if at >= 0 else 0) == open_
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4))).map(sorted))
+def test_as_many_rows_as_intervals_overlap(intervals: list[tuple[int, int]]) -> None:
+    begins = [begin for begin, _ in intervals]
+    ends = [begin + width for begin, width in intervals]
+    rows = rows_without_overlap(begins, ends)
+    deepest = max(
+        (sum(b <= t < max(e, b + 1) for b, e in zip(begins, ends, strict=True)) for t in begins),
+        default=0,
+    )
+    assert set(rows) == set(range(max(rows, default=-1) + 1))
+    assert len(set(rows)) <= max(deepest, 1)
+    for row in set(rows):
+        own = [i for i, one in enumerate(rows) if one == row]
+        assert all(ends[i] <= begins[j] for i, j in pairwise(own))
+
+
+@pytest.mark.parametrize("mode", LIVE_MODES)
+def test_arrows_show_who_waited_for_whom(tmp_path: Path, mode: str) -> None:
+    run(tmp_path / "run", mode)
+    found = read_timeline(tmp_path / "run")
+    names = [f"walker {number}" for number in range(found.meta.agents)]
+    events = events_of(Lane("", found, names))
+    threads = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
+    owner = {tid: name.partition(",")[0] for tid, name in threads.items()}
+    begins = {one["id"]: owner[one["tid"]] for one in events if one["ph"] == "s"}
+    arrows = Counter(
+        (begins[one["id"]], owner[one["tid"]], one["ts"]) for one in events if one["ph"] == "f"
+    )
+    rows = found.executions
+    waited = rows.blocked_by != NONE
+    at_us = np.rint(rows.dispatched_s[waited] * 1e6)
+    wanted = zip(rows.blocked_by[waited], rows.agent[waited], at_us, strict=True)
+    assert arrows == Counter((names[one], names[other], at) for one, other, at in wanted)
+    assert (mode in ("sequential", "lockstep")) or arrows
+
+
+def test_the_command_writes_runs_and_says_what_is_wrong(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, "out_of_order")
+    done = CliRunner().invoke(command, ["perfetto", str(folder)])
+    assert done.exit_code == 0, done.output
+    file = folder / "perfetto.json.gz"
+    assert f"{file}" in done.output
+    events = check_trace(gzip.decompress(file.read_bytes()))
+    plain = tmp_path / "trace.json"
+    for _ in range(2):  # a second time it is replaced
+        assert (
+            CliRunner().invoke(command, ["perfetto", str(folder), "--out", str(plain)]).exit_code
+            == 0
+        )
+    assert json.loads(plain.read_bytes())["traceEvents"] == events
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "trace.json"}
+    for bad, out, words in (
+        (tmp_path / "none", plain, "is no folder"),
+        (tmp_path, plain, "contains no timeline"),
+        (folder, tmp_path / "no" / "where", "its folder does not exist"),
+    ):
+        failed = CliRunner().invoke(command, ["perfetto", str(bad), "--out", str(out)])
+        assert words in f"{failed.exception}"
