@@ -114,12 +114,22 @@ def test_every_timeline_is_written_well_formed_and_whole(
     committed = np.where(np.isnan(rows.committed_s), end, rows.committed_s)
     wanted = zip(rows.dispatched_s * 1e6, committed * 1e6, strict=True)
     assert spans == Counter({span: 2 * many for span, many in Counter(wanted).items()})
+    marks = Counter(one["ts"] for one in events if one["ph"] == "i")
+    assert marks == Counter([*(calls.sent_s[calls.failed] * 1e6)] * 2)
     for name in {one["name"] for one in events if one["ph"] == "C"}:
         if name not in ("floor", "lead"):
             values = [
                 one["args"]["value"] for one in events if (one["ph"], one["name"]) == ("C", name)
             ]
             assert min(values) == values[-1] == 0
+
+
+def test_any_name_is_written_as_json(tmp_path: Path) -> None:
+    run(tmp_path / "run", "lockstep", agents=4)
+    names = ["\ud800", "\ud83d\ude00", '</script>"\\\x00\u2028', "ﷺ" * 1000]
+    events = events_of(Lane("", read_timeline(tmp_path / "run"), names))
+    written = {one["args"]["name"] for one in events if one["name"] == "thread_name"}
+    assert {"\ufffd", "\U0001f600", *names[2:]} <= written
 
 
 @settings(max_examples=60)
@@ -181,15 +191,21 @@ def test_arrows_show_who_waited_for_whom(tmp_path: Path, mode: str) -> None:
     events = events_of(Lane("", found, names))
     threads = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
     owner = {tid: name.partition(",")[0] for tid, name in threads.items()}
-    begins = {one["id"]: owner[one["tid"]] for one in events if one["ph"] == "s"}
+    begins = {one["id"]: (owner[one["tid"]], one["ts"]) for one in events if one["ph"] == "s"}
     arrows = Counter(
-        (begins[one["id"]], owner[one["tid"]], one["ts"]) for one in events if one["ph"] == "f"
+        (*begins[one["id"]], owner[one["tid"]], one["ts"]) for one in events if one["ph"] == "f"
     )
     rows = found.executions
-    waited = rows.blocked_by != NONE
-    at_us = np.rint(rows.dispatched_s[waited] * 1e6)
-    wanted = zip(rows.blocked_by[waited], rows.agent[waited], at_us, strict=True)
-    assert arrows == Counter((names[one], names[other], at) for one, other, at in wanted)
+    wanted = []
+    for row in np.flatnonzero(rows.blocked_by != NONE):
+        blocker, now_s = rows.blocked_by[row], rows.dispatched_s[row]
+        its = np.flatnonzero((rows.agent == blocker) & (rows.committed_s <= now_s))
+        last = its[np.argmax(rows.step[its])]
+        begin_us, end_us, now_us = np.rint(
+            np.array([rows.dispatched_s[last], rows.committed_s[last], now_s]) * 1e6
+        )
+        wanted.append((names[blocker], max(begin_us, end_us - 1), names[rows.agent[row]], now_us))
+    assert arrows == Counter(wanted)
     assert (mode in ("sequential", "lockstep")) or arrows
 
 
