@@ -24,6 +24,7 @@ PARTS = (
     "process_group",
     "open_files",
     "_core",
+    "notebook",
     "maps",
     "rules",
     "world",

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from metropolis.export.derived import Int64, progress_of, sum_over_time, waits
+from metropolis.timeline.derived import Int64, progress_of, sum_over_time, waits
 from metropolis.export.trace_events import TraceEvents, rows_without_overlap, valid_text
 from metropolis.timeline.columns import NONE, Float64, Timeline
 

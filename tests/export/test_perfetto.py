@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.cli.export import command
-from metropolis.export.derived import progress_of, sum_over_time
+from metropolis.timeline.derived import progress_of, sum_over_time
 from metropolis.export.perfetto import Lane, write_perfetto
 from metropolis.export.trace_events import rows_without_overlap
 from metropolis.runtime.live.configuration import LIVE_MODES

@@ -70,7 +70,9 @@ def test_metrics_are_those_of_the_run(port: int, mode: str) -> None:
         scrape(port)
     last, result = found[-1], run.result()
     assert last["target", ""] == STEPS
-    assert last["agents", "running"] + last["agents", "waiting"] == result.agents
+    assert all(
+        one["agents", "running"] + one["agents", "waiting"] == result.agents for one in found
+    )
     for before, after in pairwise(found):
         assert all(before[name, ""] <= after[name, ""] for name in ("floor", "front"))
         assert after["floor", ""] <= after["front", ""] <= STEPS
