@@ -13,7 +13,7 @@ import numpy.typing as npt
 from metropolis.maps.map import GridMap
 from metropolis.notebook.card import card, figure, listed
 from metropolis.notebook.chart import draw_chart
-from metropolis.notebook.map_drawing import draw_plane
+from metropolis.notebook.map_drawing import BODIES_MAX, draw_plane
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -248,7 +248,11 @@ class Trace:
         if self.steps and self.agents:
             at = self.positions[0]
             drawing = draw_plane(at) if meta.map is None else meta.map.drawing(at)
-            figures = [figure(drawing, "Agents at the beginning.")] if meta.graph is None else []
+            figures = (
+                [figure(drawing, f"{min(self.agents, BODIES_MAX):,} agents at the beginning.")]
+                if meta.graph is None
+                else []
+            )
             by_step = np.bincount(calls.step, minlength=self.steps)
             figures.append(
                 figure(draw_chart(by_step), f"Calls by step, at most {by_step.max():,}.")
