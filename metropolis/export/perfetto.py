@@ -9,9 +9,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from metropolis.timeline.derived import Int64, progress_of, sum_over_time, waits
-from metropolis.export.trace_events import TraceEvents, rows_without_overlap, valid_text
+from metropolis.export.layout import (
+    LEAST_US,
+    Layout,
+    call_layout,
+    ends_us,
+    microseconds,
+    step_layout,
+)
+from metropolis.export.trace_events import TraceEvents, valid_text
 from metropolis.timeline.columns import NONE, Float64, Timeline
+from metropolis.timeline.derived import Int64, progress_of, sum_over_time
 
 WAITS = "waits for"
 """The kind of the arrows."""
@@ -63,141 +71,139 @@ class _LaneWriter:
         rows, calls = timeline.executions, timeline.calls
         times = (rows.dispatched_s, rows.committed_s, calls.sent_s, calls.completed_s)
         self._end_s = max(float(np.nanmax(one, initial=0.0)) for one in times)
-        self._by_agent = np.lexsort((rows.step, rows.dispatched_s, rows.agent))
-        self._begin_us = _us(rows.dispatched_s)
-        self._committed_us = self._ends_us(self._begin_us, rows.committed_s)
+        self._steps = step_layout(timeline, self._end_s)
         self._arrow_to: dict[int, int] = {}
-        """Row of an agent-step that waited -> its arrow."""
+        """Slice of an agent-step that waited -> its arrow."""
         self._arrows_from: dict[int, list[int]] = {}
-        """Row of a blocker's agent-step -> the arrows that begin there."""
-        waiting, blockers = waits(timeline)
-        for row, blocker in zip(waiting.tolist(), blockers.tolist(), strict=True):
-            self._arrow_to[row] = arrow = next(arrows)
+        """Slice of a blocker's agent-step -> the arrows that begin there."""
+        for waiting, blocker in self._steps.blocker.items():
+            self._arrow_to[waiting] = arrow = next(arrows)
             self._arrows_from.setdefault(blocker, []).append(arrow)
         self._agents_pid = events.process(f"{self._prefix}agents, {self._time}")
 
     def write_agents(self, advance: Callable[[int], None]) -> None:
         """A thread per agent with its agent-steps, and threads below with its calls."""
-        rows, calls = self._timeline.executions, self._timeline.calls
-        agents = np.arange(len(self._names) + 1)
-        bounds = np.searchsorted(rows.agent[self._by_agent], agents).tolist()
-        order = np.lexsort((calls.sent_s, calls.agent))
-        call_bounds = np.searchsorted(calls.agent[order], agents).tolist()
+        calls, bounds = self._timeline.calls, self._steps.bounds
+        order = np.argsort(calls.agent, kind="stable")
+        call_bounds = np.searchsorted(calls.agent[order], np.arange(len(self._names) + 1)).tolist()
         for agent, name in enumerate(self._names):
-            own = self._by_agent[bounds[agent] : bounds[agent + 1]]
-            own_calls = order[call_bounds[agent] : call_bounds[agent + 1]]
+            own, own_calls = (
+                range(*bounds[agent : agent + 2]),
+                range(*call_bounds[agent : agent + 2]),
+            )
             self._write_steps(name, own)
-            self._write_calls(name, own_calls)
+            self._write_calls(name, order[own_calls])
             advance(len(own) + len(own_calls))
 
-    def _write_steps(self, name: str, own: Int64) -> None:
-        rows, pid, events = self._timeline.executions, self._agents_pid, self._events
-        begins, ends = self._begin_us[own].tolist(), self._committed_us[own].tolist()
-        layers = rows_without_overlap(begins, ends)
-        columns = zip(
-            own.tolist(),
-            begins,
-            ends,
-            layers,
-            rows.step[own].tolist(),
-            rows.blocked_by[own].tolist(),
-            rows.cluster[own].tolist(),
-            rows.wasted[own].tolist(),
-            np.isnan(rows.committed_s[own]).tolist(),
-            strict=True,
+    def _write_steps(self, name: str, own: range) -> None:
+        pid, events, steps = self._agents_pid, self._events, self._steps
+        tids = self._threads(
+            pid,
+            [steps.row[one] for one in own],
+            lambda row: f"{name}, ahead {row}" if row else name,
         )
-        tids = [
-            events.thread(pid, name if not layer else f"{name}, ahead {layer}")
-            for layer in range(max(layers, default=0) + 1)
-        ]
-        for row, begin, end, layer, step, blocker, cluster, wasted, is_open in columns:
-            args: dict[str, Any] = {"step": step, "cluster": self._names[cluster]}
-            if blocker != NONE:
-                args["blocked_by"] = self._names[blocker]
-            if wasted:
-                args["wasted"] = wasted
-            if is_open:
-                args["unfinished"] = True
-            tid = tids[layer]
-            events.slice(pid, tid, "step", f"step {step}", begin, end, args)
-            if row in self._arrow_to:
-                events.flow(pid, tid, WAITS, self._arrow_to[row], begin, is_end=True)
-            for arrow in self._arrows_from.get(row, ()):
-                events.flow(pid, tid, WAITS, arrow, max(begin, end - 1), is_end=False)
+        for one in own:
+            tid, begin, end = tids[steps.row[one]], steps.begin_us[one], steps.end_us[one]
+            args = self._facts_of_step(steps.source[one])
+            events.slice(pid, tid, "step", f"step {args['step']}", begin, end, args)
+            if one in self._arrow_to:
+                events.flow(pid, tid, WAITS, self._arrow_to[one], begin, is_end=True)
+            for arrow in self._arrows_from.get(one, ()):
+                events.flow(pid, tid, WAITS, arrow, end - LEAST_US, is_end=False)
 
     def _write_calls(self, name: str, own: Int64) -> None:
         if not len(own):
             return
         calls, pid, events = self._timeline.calls, self._agents_pid, self._events
-        failed = own[calls.failed[own]]
-        others = own[~calls.failed[own]]
-        begins_us = _us(calls.sent_s[others])
-        begins = begins_us.tolist()
-        ends = self._ends_us(begins_us, calls.completed_s[others]).tolist()
-        layers = rows_without_overlap(begins, ends)
-        tids = [
-            events.thread(pid, f"{name}: calls{f' {layer + 1}' if layer else ''}")
-            for layer in range(max(layers, default=0) + 1)
-        ]
-        for row, begin, end, layer in zip(others.tolist(), begins, ends, layers, strict=True):
-            function = calls.functions[calls.function[row]]
-            events.slice(pid, tids[layer], "call", function, begin, end, self._facts(row))
-        for row, now_us in zip(failed.tolist(), _us(calls.sent_s[failed]).tolist(), strict=True):
+        failed, others = own[calls.failed[own]], own[~calls.failed[own]]
+        layout = call_layout(others, *self._span_us(calls.sent_s[others], others))
+        tids = self._threads(
+            pid, layout.row, lambda row: f"{name}: calls{f' {row + 1}' if row else ''}"
+        )
+        self._write_call_slices(pid, tids, layout)
+        sent_us = microseconds(calls.sent_s[failed])
+        for row, now_us in zip(failed.tolist(), sent_us.tolist(), strict=True):
             name = f"{calls.functions[calls.function[row]]} failed"
             events.instant(pid, tids[0], "failed call", name, now_us, self._facts(row))
 
     def write_instances(self) -> None:
         """A process per instance: threads with its calls, and counters."""
-        calls, events = self._timeline.calls, self._events
-        begin_s = np.where(np.isnan(calls.started_s), calls.sent_s, calls.started_s)
+        calls = self._timeline.calls
         ran = (calls.instance != NONE) & ~calls.failed
+        begin_s = np.where(np.isnan(calls.started_s), calls.sent_s, calls.started_s)
         for instance in np.unique(calls.instance[ran]).tolist():
             own = np.flatnonzero(ran & (calls.instance == instance))
-            own = own[np.argsort(begin_s[own], kind="stable")]
-            pid = events.process(f"{self._prefix}instance {instance}, {self._time}")
-            begins = _us(begin_s[own])
-            ends = self._ends_us(begins, calls.completed_s[own])
-            layers = rows_without_overlap(begins.tolist(), ends.tolist())
-            tids = [
-                events.thread(pid, f"slot {layer + 1}")
-                for layer in range(max(layers, default=0) + 1)
-            ]
-            for row, begin, end, layer in zip(
-                own.tolist(), begins.tolist(), ends.tolist(), layers, strict=True
-            ):
-                function = calls.functions[calls.function[row]]
-                args = self._facts(row) | {"agent": self._names[calls.agent[row]]}
-                events.slice(pid, tids[layer], "call", function, begin, end, args)
-            tokens = calls.prompt_tokens[own] + calls.output_tokens[own]
-            self._write_sum(pid, "calls in the batch", begins, ends, np.ones_like(begins))
-            self._write_sum(pid, "tokens of the batch", begins, ends, tokens.astype(np.int64))
+            pid = self._events.process(f"{self._prefix}instance {instance}, {self._time}")
+            begins, ends = self._span_us(begin_s[own], own)
+            layout = call_layout(own, begins, ends)
+            tids = self._threads(pid, layout.row, lambda row: f"slot {row + 1}")
+            self._write_call_slices(pid, tids, layout)
+            tokens = calls.prompt_tokens[own].astype(np.int64) + calls.output_tokens[own]
+            self._write_sum(pid, "batch", "calls", begins, ends, np.ones_like(begins))
+            self._write_sum(pid, "KV", "tokens", begins, ends, tokens)
+
+    def _threads(self, pid: int, rows: Sequence[int], name: Callable[[int], str]) -> list[int]:
+        """The threads of `rows`, at least of row 0, with their names."""
+        return [self._events.thread(pid, name(row)) for row in range(max(rows, default=0) + 1)]
+
+    def _write_call_slices(self, pid: int, tids: Sequence[int], layout: Layout) -> None:
+        calls = self._timeline.calls
+        for call, row, begin, end in zip(
+            layout.source, layout.row, layout.begin_us, layout.end_us, strict=True
+        ):
+            function = calls.functions[calls.function[call]]
+            self._events.slice(pid, tids[row], "call", function, begin, end, self._facts(call))
+
+    def _span_us(self, begin_s: Float64, calls: Int64) -> tuple[Int64, Int64]:
+        begins = microseconds(begin_s)
+        return begins, ends_us(begins, self._timeline.calls.completed_s[calls], self._end_s)
 
     def write_counters(self) -> None:
         """Counters of all agents: calls in flight, floor and lead."""
         calls, pid, events = self._timeline.calls, self._agents_pid, self._events
         sent = np.flatnonzero(~calls.failed)
-        begins = _us(calls.sent_s[sent])
-        ends = self._ends_us(begins, calls.completed_s[sent])
-        self._write_sum(pid, "calls in flight", begins, ends, np.ones_like(begins))
+        begins, ends = self._span_us(calls.sent_s[sent], sent)
+        self._write_sum(pid, "calls", "in flight", begins, ends, np.ones_like(begins))
         progress = progress_of(self._timeline)
-        times_us = _us(progress.time_s)
-        for name, values in (("floor", progress.floor), ("lead", progress.front - progress.floor)):
+        times_us = microseconds(progress.time_s)
+        for name, unit, values in (
+            ("floor", "step", progress.floor),
+            ("lead", "steps", progress.front - progress.floor),
+        ):
             changed = np.flatnonzero(np.diff(values, prepend=NONE))
             for now_us, value in zip(
                 times_us[changed].tolist(), values[changed].tolist(), strict=True
             ):
-                events.counter(pid, name, now_us, value)
+                events.counter(pid, name, unit, now_us, value)
 
-    def _write_sum(self, pid: int, name: str, begins: Int64, ends: Int64, amounts: Int64) -> None:
+    def _write_sum(
+        self, pid: int, name: str, unit: str, begins: Int64, ends: Int64, amounts: Int64
+    ) -> None:
         """A counter: the sum of `amounts` over the intervals that are open."""
         times, values = sum_over_time(begins, ends, amounts)
         for now_us, value in zip(times.tolist(), values.tolist(), strict=True):
-            self._events.counter(pid, name, now_us, value)
+            self._events.counter(pid, name, unit, now_us, value)
+
+    def _facts_of_step(self, row: int) -> dict[str, Any]:
+        """The arguments of an agent-step."""
+        rows = self._timeline.executions
+        args: dict[str, Any] = {
+            "step": int(rows.step[row]),
+            "cluster": self._names[rows.cluster[row]],
+        }
+        if rows.blocked_by[row] != NONE:
+            args["blocked_by"] = self._names[rows.blocked_by[row]]
+        if rows.wasted[row]:
+            args["wasted"] = int(rows.wasted[row])
+        if np.isnan(rows.committed_s[row]):
+            args["unfinished"] = True
+        return args
 
     def _facts(self, row: int) -> dict[str, Any]:
         """The arguments of a call."""
         calls = self._timeline.calls
         args: dict[str, Any] = {
+            "agent": self._names[calls.agent[row]],
             "step": int(calls.step[row]),
             "model": calls.models[calls.model[row]],
             "prompt_tokens": int(calls.prompt_tokens[row]),
@@ -212,15 +218,3 @@ class _LaneWriter:
         if np.isnan(calls.completed_s[row]) and not calls.failed[row]:
             args["unfinished"] = True
         return args
-
-    def _ends_us(self, begins_us: Int64, ends_s: Float64) -> Int64:
-        """`ends_s`; the end of the timeline where there is none.
-
-        No end precedes its begin: a wall clock that is set back may have given such times.
-        """
-        ends_s = np.where(np.isnan(ends_s), self._end_s, ends_s)
-        return np.maximum(begins_us, _us(ends_s))
-
-
-def _us(times_s: Float64) -> Int64:
-    return np.rint(times_s * 1e6).astype(np.int64)

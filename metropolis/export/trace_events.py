@@ -8,8 +8,7 @@ events are written in the order of time, each flow event after its slice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import msgspec
@@ -75,9 +74,9 @@ class TraceEvents:
         event = {"ph": "i", "s": "t", "pid": pid, "tid": tid, "cat": kind, "name": name}
         self._write(event | {"ts": now_us, "args": args})
 
-    def counter(self, pid: int, name: str, now_us: int, value: int) -> None:
-        """A counter of a process has `value` from `now_us` on."""
-        event = {"ph": "C", "pid": pid, "name": name, "ts": now_us, "args": {"value": value}}
+    def counter(self, pid: int, name: str, unit: str, now_us: int, value: int) -> None:
+        """A counter of a process has `value` from `now_us` on; Perfetto calls it "NAME UNIT"."""
+        event = {"ph": "C", "pid": pid, "name": name, "ts": now_us, "args": {unit: value}}
         self._write(event)
 
     def flow(
@@ -95,24 +94,6 @@ class TraceEvents:
     def _write(self, event: Mapping[str, Any]) -> None:
         self._file.write(self._separator + self._encode(event))
         self._separator = b",\n"
-
-
-def rows_without_overlap(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """The row of each interval, so that those of a row do not overlap: first fit, from row 0.
-
-    `begins` ascends.
-    """
-    rows: list[int] = []
-    busy: list[tuple[int, int]] = []
-    """(end, row), earliest first."""
-    free: list[int] = []
-    for begin, end in zip(begins, ends, strict=True):
-        while busy and busy[0][0] <= begin:
-            heappush(free, heappop(busy)[1])
-        row = heappop(free) if free else len(busy)
-        heappush(busy, (end, row))
-        rows.append(row)
-    return rows
 
 
 def valid_text(text: str) -> str:

@@ -54,20 +54,24 @@ def sum_over_time(begins: Int64, ends: Int64, amounts: Int64) -> tuple[Int64, In
 
 
 def waits(timeline: Timeline) -> tuple[Int64, Int64]:
-    """(n,) each: rows of executions that waited, and the rows of their blockers' last commits.
+    """(n,) each: rows of executions that waited, and the rows of the commits that ended the wait.
 
-    Without those of which the blocker's commit is not in the timeline.
+    That commit is the blocker's last one before, of an earlier step: nothing waits for an agent
+    that is as far. Without those of which it is not in the timeline.
     """
     rows = timeline.executions
     committed = np.flatnonzero(~np.isnan(rows.committed_s))
-    committed = committed[np.lexsort((rows.committed_s[committed], rows.agent[committed]))]
+    committed = committed[np.lexsort((rows.step[committed], rows.agent[committed]))]
     bounds = np.searchsorted(rows.agent[committed], np.arange(timeline.meta.agents + 1))
     waiting: list[Int64] = []
     blockers: list[Int64] = []
     for blocker in np.unique(rows.blocked_by[rows.blocked_by != NONE]).tolist():
         blocked = np.flatnonzero(rows.blocked_by == blocker)
         own = committed[bounds[blocker] : bounds[blocker + 1]]
-        before = np.searchsorted(rows.committed_s[own], rows.dispatched_s[blocked], "right")
+        before = np.minimum(
+            np.searchsorted(rows.committed_s[own], rows.dispatched_s[blocked], "right"),
+            np.searchsorted(rows.step[own], rows.step[blocked]),
+        )
         waiting.append(blocked[before > 0])
         blockers.append(own[before[before > 0] - 1])
     none = [np.zeros(0, np.int64)]

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.cli.export import command
-from metropolis.timeline.derived import progress_of, sum_over_time
+from metropolis.export.layout import rows_without_overlap
 from metropolis.export.perfetto import Lane, write_perfetto
-from metropolis.export.trace_events import rows_without_overlap
 from metropolis.runtime.live.configuration import LIVE_MODES
 from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
+from metropolis.timeline.derived import progress_of, sum_over_time
 from metropolis.timeline.format import Meta
 from metropolis.timeline.reader import read_timeline
 from tests.export.trace_checks import Event, check_trace
@@ -106,21 +106,22 @@ def test_every_timeline_is_written_well_formed_and_whole(
     assert by_kind["X", "step"] == 2 * len(rows)
     assert by_kind["X", "call"] == 2 * (int((~calls.failed).sum()) + placed)
     assert by_kind["i", "failed call"] == 2 * int(calls.failed.sum())
-    spans = Counter(
-        (one["ts"], one["ts"] + one["dur"]) for one in events if one.get("cat") == "step"
-    )
-    end = max([0.0, *(np.nanmax(times, initial=0.0) for times in (
-        rows.dispatched_s, rows.committed_s, calls.sent_s, calls.completed_s))])  # fmt: skip
-    committed = np.where(np.isnan(rows.committed_s), end, rows.committed_s)
-    wanted = zip(rows.dispatched_s * 1e6, committed * 1e6, strict=True)
-    assert spans == Counter({span: 2 * many for span, many in Counter(wanted).items()})
+    times = rows.dispatched_s, rows.committed_s, calls.sent_s, calls.completed_s
+    end_s = max(np.nanmax(one, initial=0.0) for one in times)
+    order = np.lexsort((rows.step, rows.dispatched_s, rows.agent))
+    steps = [one for one in events if one.get("cat") == "step"]
+    for row, one in zip([*order, *order], steps, strict=True):
+        begin_us = rows.dispatched_s[row] * 1e6
+        end_us = (end_s if np.isnan(rows.committed_s[row]) else rows.committed_s[row]) * 1e6
+        assert one["args"]["step"] == rows.step[row]
+        assert 0 <= one["ts"] - begin_us <= len(rows)
+        assert one["ts"] + one["dur"] == max(end_us, one["ts"] + 1)
     marks = Counter(one["ts"] for one in events if one["ph"] == "i")
     assert marks == Counter([*(calls.sent_s[calls.failed] * 1e6)] * 2)
     for name in {one["name"] for one in events if one["ph"] == "C"}:
         if name not in ("floor", "lead"):
-            values = [
-                one["args"]["value"] for one in events if (one["ph"], one["name"]) == ("C", name)
-            ]
+            counted = [one for one in events if (one["ph"], one["name"]) == ("C", name)]
+            values = [value for one in counted for value in one["args"].values()]
             assert min(values) == values[-1] == 0
 
 
@@ -191,20 +192,23 @@ def test_arrows_show_who_waited_for_whom(tmp_path: Path, mode: str) -> None:
     events = events_of(Lane("", found, names))
     threads = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
     owner = {tid: name.partition(",")[0] for tid, name in threads.items()}
-    begins = {one["id"]: (owner[one["tid"]], one["ts"]) for one in events if one["ph"] == "s"}
-    arrows = Counter(
-        (*begins[one["id"]], owner[one["tid"]], one["ts"]) for one in events if one["ph"] == "f"
-    )
+    at: dict[int, tuple[str, int]] = {}
+    ends: dict[str, dict[int, tuple[str, int]]] = {"s": {}, "f": {}}
+    for one in events:
+        if one["ph"] == "X":
+            at[one["tid"]] = owner[one["tid"]], one["args"]["step"]
+        elif one["ph"] in ends:
+            ends[one["ph"]][one["id"]] = at[one["tid"]]
+    arrows = Counter((ends["s"][number], end) for number, end in ends["f"].items())
     rows = found.executions
     wanted = []
     for row in np.flatnonzero(rows.blocked_by != NONE):
         blocker, now_s = rows.blocked_by[row], rows.dispatched_s[row]
-        its = np.flatnonzero((rows.agent == blocker) & (rows.committed_s <= now_s))
-        last = its[np.argmax(rows.step[its])]
-        begin_us, end_us, now_us = np.rint(
-            np.array([rows.dispatched_s[last], rows.committed_s[last], now_s]) * 1e6
+        before = (
+            (rows.agent == blocker) & (rows.committed_s <= now_s) & (rows.step < rows.step[row])
         )
-        wanted.append((names[blocker], max(begin_us, end_us - 1), names[rows.agent[row]], now_us))
+        last = (names[blocker], rows.step[before].max())
+        wanted.append((last, (names[rows.agent[row]], rows.step[row])))
     assert arrows == Counter(wanted)
     assert (mode in ("sequential", "lockstep")) or arrows
 
