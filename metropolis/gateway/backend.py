@@ -27,7 +27,7 @@ from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import Compatible, path_of
 from metropolis.llm.backends.http import decode, events_in, reason_in, refusal
 from metropolis.llm.backends.meter import Meter
-from metropolis.llm.base import Completion, RateLimitedError, Request, UnreachableError
+from metropolis.llm.base import Completion, RateLimitedError, Request, Service, UnreachableError
 from metropolis.llm.placement import placement_of
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.scheduler.base import Place
@@ -108,9 +108,10 @@ class LocalGateway:
     async def complete(self, request: Request) -> Completion:
         """Return the whole answer."""
         server = await self._server()
-        return await wire.complete(
+        completion = await wire.complete(
             server, path_of(request), self._compatible.body_of(request), request
         )
+        return completion.with_service(server.service)
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """Yield the answer's pieces, then the whole answer."""
@@ -118,7 +119,7 @@ class LocalGateway:
         async for item in wire.stream(
             server, path_of(request), self._compatible.body_of(request), request
         ):
-            yield item
+            yield item if isinstance(item, str) else item.with_service(server.service)
 
     def promote(self, request: Request) -> None:
         """See Promoter."""
@@ -210,12 +211,14 @@ class _SchedulerDriver(SchedulerDriver):
 
 
 class _GatewayServer:
-    """The gateway as a server for `wire`: requests are passed as fields, without HTTP."""
+    """The gateway as a server for `wire` and one request, passed as fields, without HTTP."""
 
     def __init__(self, gateway: Gateway, headers: dict[str, str], meter: Meter) -> None:
         self._gateway, self._headers = gateway, headers
         """`_headers`: those for engines."""
         self.meter, self.called = meter, meter.called
+        self.service: Service | None = None
+        """How the request was served, once it has been answered."""
 
     async def get(self, path: str, form: type[T]) -> T:
         """See wire.Server."""
@@ -249,6 +252,7 @@ class _GatewayServer:
                     headers, whole = answer.headers, answer.whole
                     raise self._refusal(answer.status, headers, whole, request.where)
                 yield answer
+                self.service = answer.service()
         except QueueFullError as error:
             raise RateLimitedError(str(error), RETRY_S) from None
 

@@ -16,6 +16,7 @@ from metropolis.gateway.request_parsing import ClientRequest
 from metropolis.gateway.responses import FirstEvent, id_of
 from metropolis.gateway.routes import RESPONSES
 from metropolis.gateway.scheduler_driver import Preemptible
+from metropolis.llm.base import Service
 from metropolis.policy.base import QueuedRequest
 from metropolis.scheduler.base import InstanceDownError
 
@@ -31,6 +32,8 @@ class Answer(NamedTuple):
     """None for a stream."""
     pieces: AsyncIterator[bytes]
     """Those of a stream; raises EngineLostError when it breaks off."""
+    service: Callable[[], Service]
+    """How it has been served so far."""
 
 
 class ExchangeDriver:
@@ -80,10 +83,14 @@ class ExchangeDriver:
         reply = self._reply
         assert reply is not None
         if not self.exchange.is_joined:
-            return Answer(reply.status, reply.headers, reply.whole, self._pieces())
+            return Answer(reply.status, reply.headers, reply.whole, self._pieces(), self._service)
         status, whole = self.exchange.whole()
         headers = [(name, value) for name, value in reply.headers if name != "content-type"]
-        return Answer(status, [*headers, JSON], whole, self._pieces())
+        return Answer(status, [*headers, JSON], whole, self._pieces(), self._service)
+
+    def _service(self) -> Service:
+        assert self.instance is not None
+        return Service(self.instance, self._pool.scheduling.clock() - self.exchange.started_s)
 
     def move_from(self, instance: int) -> None:
         """See Movable."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import msgspec
 
@@ -112,14 +112,39 @@ def digest_of(
     return hashlib.sha256(msgspec.json.encode(seen)).hexdigest()
 
 
+class Service(NamedTuple):
+    """How a completion was served."""
+
+    instance: int
+    duration_s: float
+    """From its start on the instance, without queueing, to its end."""
+
+
+class _Served:
+    """Keeps a completion's service out of its fields: answers are stored and compared without."""
+
+    __slots__ = ("_service",)
+
+
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(_Served):
     """A model's answer. `finish_reason` is `stop`, or `length` if max_tokens truncated it."""
 
     text: str
     prompt_tokens: int
     output_tokens: int
     finish_reason: str
+
+    @property
+    def service(self) -> Service | None:
+        """How it was served; None: not known, or it was paid for before."""
+        return getattr(self, "_service", None)
+
+    def with_service(self, service: Service | None) -> Completion:
+        """A copy that was served so."""
+        copy = replace(self)
+        object.__setattr__(copy, "_service", service)
+        return copy
 
     def json(self) -> Any:
         """The text parsed as JSON; raises MalformedError when it is not JSON."""

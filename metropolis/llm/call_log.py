@@ -29,14 +29,27 @@ CallId = tuple[AgentId, int]
 """A call of a cluster's step: its agent, and its number among that agent's calls, from 0."""
 
 
+class _Served:
+    """Keeps the service of a call out of its fields, which are stored; None: not known."""
+
+    __slots__ = ("instance", "started")
+    instance: int | None
+    started: float | None
+
+    def note_service(self, instance: int | None, started: float | None) -> None:
+        """Set both."""
+        self.instance, self.started = instance, started
+
+
 @dataclass(slots=True)
-class CallRecord:
+class CallRecord(_Served):
     """One call of an agent-step, as stored in a trace.
 
     `parents` are the calls of the cluster's step that it waited for, without ancestors of others
     among them. Times are on the log's clock; `sent` is when the agent made the call. `prompt` and
     `completion` are None unless texts are kept; a call that `failed`, or whose stream was closed
-    before its end, has no completion and no tokens.
+    before its end, has no completion and no tokens. `instance` and `started`, its start there after
+    queueing, are known in the process of simulated instances or of a gateway only.
     """
 
     function: str
@@ -49,6 +62,9 @@ class CallRecord:
     prompt: str | None = None
     completion: str | None = None
     failed: bool = False
+
+    def __post_init__(self) -> None:
+        self.note_service(None, None)
 
 
 class CallLog:
@@ -137,6 +153,9 @@ class CallLog:
         else:
             record.prompt_tokens = completion.prompt_tokens
             record.output_tokens = completion.output_tokens
+            if (service := completion.service) is not None:
+                started = max(record.sent, record.completed - service.duration_s)
+                record.note_service(service.instance, started)
         return record
 
 

@@ -216,7 +216,7 @@ class Client:
                 self._usage_of(request).reused += 1
                 if on_piece is not None:
                     on_piece(known.text)
-                return known
+                return known.with_service(None)
         return await self._retry(request, key, on_piece)
 
     async def stream(

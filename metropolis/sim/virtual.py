@@ -15,7 +15,7 @@ from math import isinf
 import metropolis._core as _core
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.fixed import LeastLoaded
-from metropolis.llm.base import Backend, Completion, RefusedError, Request
+from metropolis.llm.base import Backend, Completion, RefusedError, Request, Service
 from metropolis.llm.tokens import prefix_pieces
 from metropolis.policy.base import SPECULATIVE_PRIORITY, Policy, QueuedRequest
 from metropolis.policy.fixed import StepFirst
@@ -31,7 +31,7 @@ class _Call:
     request: Request
     model: str
     lengths: _core.Request
-    completed: asyncio.Future[None]
+    completed: asyncio.Future[Service]
     number: int | None = None
     """On the instances."""
 
@@ -73,7 +73,7 @@ class VirtualInstances:
             self._instances = _ByPolicy(fleet, policy or StepFirst(), dispatcher, choice)
         self._arrived: list[_Call] = []
         """Calls that arrived at this instant and are not submitted yet."""
-        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._waiting: dict[int, asyncio.Future[Service]] = {}
         self._speculative: dict[int, _Call] = {}
         """Those of the waiting calls that are speculative."""
         self._sent = 0
@@ -112,11 +112,11 @@ class VirtualInstances:
         call = _Call(request, model, lengths, completed)
         self._arrived.append(call)
         try:
-            await completed
+            service = await completed
         except asyncio.CancelledError:
             self._abort(call)
             raise
-        return completion
+        return completion.with_service(service)
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """The whole answer in one piece."""
@@ -152,11 +152,11 @@ class VirtualInstances:
         while self._waiting:
             self.now_sim_s = self._instances.next_event_sim_s(self.now_sim_s)
             served = self._instances.advance(self.now_sim_s)
-            for number in served:
+            for number, service in served:
                 self._speculative.pop(number, None)
                 completed = self._waiting.pop(number, None)
                 if completed is not None and not completed.done():
-                    completed.set_result(None)
+                    completed.set_result(service)
             if served:
                 return True
         return False
@@ -235,9 +235,12 @@ class _ByPolicy:
             self._cluster.check_progress()
         return next_sim_s
 
-    def advance(self, now_sim_s: float) -> list[int]:
+    def advance(self, now_sim_s: float) -> list[tuple[int, Service]]:
         """Advance to `now_sim_s`; returns the calls completed by then."""
-        return [one.request.id for one in self._cluster.advance(now_sim_s)]
+        return [
+            (one.request.id, Service(one.instance, one.latency_s))
+            for one in self._cluster.advance(now_sim_s)
+        ]
 
 
 class _ByStep:
@@ -245,12 +248,16 @@ class _ByStep:
 
     def __init__(self, profile: _core.Profile, instances: int) -> None:
         self._pool, self._count = _core.InstancePool(profile, instances=instances), instances
+        self._profile = profile
+        self._prompt_tokens: dict[int, int] = {}
+        """Of the calls that have not completed."""
 
     def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call."""
         lengths, request = call.lengths, call.request
         priority = request.step + request.speculative * SPECULATIVE_PRIORITY
         tokens = _core.Request(lengths.prompt_tokens, lengths.output_tokens, priority)
+        self._prompt_tokens[number] = lengths.prompt_tokens
         self._pool.submit(number, tokens, now_sim_s)
 
     def abort(self, number: int, now_sim_s: float) -> None:
@@ -269,9 +276,16 @@ class _ByStep:
         """The earliest next completion."""
         return self._pool.next_event_sim_s()
 
-    def advance(self, now_sim_s: float) -> list[int]:
+    def advance(self, now_sim_s: float) -> list[tuple[int, Service]]:
         """Advance to `now_sim_s`; returns the calls completed by then."""
-        return [one.id for one in self._pool.advance(now_sim_s) if not one.aborted]
+        served = []
+        for one in self._pool.advance(now_sim_s):
+            prompt = _core.Request(self._prompt_tokens.pop(one.id), 1)
+            if not one.aborted:
+                prefill_s = self._pool.isolated_sim_s(self._profile, prompt)
+                started_sim_s = one.first_token_sim_s - prefill_s
+                served.append((one.id, Service(one.instance, one.last_token_sim_s - started_sim_s)))
+        return served
 
 
 class IdleSelector(selectors.DefaultSelector):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.timeline.format import Meta
+from metropolis.types import Step
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -68,6 +69,17 @@ class Timeline:
     meta: Meta
     executions: Executions
     calls: Calls
+
+    def before(self, step: Step, meta: Meta) -> Timeline:
+        """The part below `step`, with other metadata."""
+        executions, calls = vars(self.executions), vars(self.calls)
+        texts = {name: calls[name] for name in ("functions", "models")}
+        earlier, sent = self.executions.step < step, self.calls.step < step
+        return Timeline(
+            meta,
+            Executions(**{name: values[earlier] for name, values in executions.items()}),
+            Calls(**{name: calls[name][sent] for name in calls.keys() - texts}, **texts),
+        )
 
     @property
     def steps(self) -> int:

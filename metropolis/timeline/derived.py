@@ -28,18 +28,14 @@ def progress_of(timeline: Timeline) -> Progress:
     rows = timeline.executions
     if not len(rows):
         return Progress(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
-    committed = ~np.isnan(rows.committed_s)
     first = int(rows.step.min())
-    step, time_s = rows.step[committed] - first, rows.committed_s[committed]
-    commits = np.bincount(step, minlength=timeline.steps - first)
-    last_s = np.full(len(commits), -np.inf)
-    first_s = np.full(len(commits), np.inf)
-    np.maximum.at(last_s, step, time_s)
-    np.minimum.at(first_s, step, time_s)
-    whole = int(np.argmin(np.append(commits == timeline.meta.agents, False)))
-    floor_s = np.maximum.accumulate(last_s[:whole])
-    front_s = np.minimum.accumulate(first_s[commits > 0][::-1])[::-1]
-    times = np.unique(np.concatenate([[rows.dispatched_s.min()], floor_s, front_s]))
+    committed_s = timeline.dense("committed_s")[first:]
+    committed_s[np.isnan(committed_s)] = np.inf
+    # A step that is missing was committed before later ones of its agent.
+    passed_s = np.minimum.accumulate(committed_s[::-1])[::-1]
+    floor_s, front_s = passed_s.max(axis=1), passed_s.min(axis=1)
+    changes = np.concatenate([[rows.dispatched_s.min()], floor_s, front_s])
+    times = np.unique(changes[np.isfinite(changes)])
     floor = first + np.searchsorted(floor_s, times, "right")
     return Progress(times, floor, first + np.searchsorted(front_s, times, "right"))
 

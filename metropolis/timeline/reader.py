@@ -1,7 +1,7 @@
 """Reads timelines: whole, or what is new since the last look.
 
 A stream of which the end is missing was written by a process that was killed, or is being written:
-its complete batches count.
+its batches count up to the first one that is incomplete or damaged.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
 from metropolis.timeline.format import CALLS, EXECUTIONS, KEYS, SCHEMAS, Meta, files_of, meta_of
 from metropolis.types import MetropolisError
 
+_UNTHREADED = pa.ipc.IpcReadOptions(use_threads=False)
+"""Threads cost more than they save with small batches."""
+_INCOMPLETE = (pa.ArrowException, EOFError, OSError, ValueError, MemoryError, OverflowError)
+"""The errors of pyarrow at the end, in a batch that is being written, and in a damaged one."""
+
 
 @dataclass
 class _File:
@@ -27,23 +32,29 @@ class _File:
     kind: str
     read_bytes: int = 0
     meta: Meta | None = None
+    _schema: bytes = b""
+    """The beginning of the file, up to the first batch."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The complete batches that have not been read."""
         with self.path.open("rb") as file:
             file.seek(self.read_bytes)
-            try:
-                if self.meta is None:
-                    schema = pa.ipc.read_schema(pa.ipc.read_message(file))
-                    self.meta = meta_of(schema, self.path, self.kind)
-                    self.read_bytes = file.tell()
-                while True:
-                    message = pa.ipc.read_message(file)
-                    batch = pa.ipc.read_record_batch(message, SCHEMAS[self.kind])
-                    self.read_bytes = file.tell()
-                    yield batch
-            except (pa.ArrowException, EOFError, OSError):  # the end, or a batch in the making
-                return
+            content = pa.BufferReader(self._schema + file.read())
+        before = self.read_bytes - len(self._schema)
+        try:
+            stream = pa.ipc.open_stream(content, options=_UNTHREADED)
+            if self.meta is None:
+                self.meta = meta_of(stream.schema, self.path, self.kind)
+                self.read_bytes = content.tell()
+                content.seek(0)
+                self._schema = content.read(self.read_bytes)
+            while True:
+                batch = stream.read_next_batch()
+                batch.validate(full=True)
+                self.read_bytes = before + content.tell()
+                yield batch
+        except (StopIteration, *_INCOMPLETE):
+            return
 
 
 @dataclass

@@ -6,10 +6,10 @@ A batch is one write to the file system, so a killed process loses at most the l
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,18 @@ INTERVAL_SHARE = 1e-3
 NOT_BLOCKED: Mapping[AgentId, AgentId] = {}
 
 
+class Began(NamedTuple):
+    """When the valid execution of an agent-step began, of an agent that may run ahead."""
+
+    now_s: float
+    wall_s: float
+    wasted: int
+    """The number of wrong executions before it."""
+
+
+NOT_AHEAD: Mapping[AgentId, Began] = {}
+
+
 class BatchFile:
     """A stream of Arrow record batches; see `metropolis.timeline.format`."""
 
@@ -44,7 +56,7 @@ class BatchFile:
         """Create the file. Raises MetropolisError if that fails."""
         self._path, self._schema = path, SCHEMAS[kind]
         self._buffer = BytesIO()
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         with reported(path):
             self._file = open_regular(path, "x")
         self._writer = pa.ipc.new_stream(self._buffer, schema_of(kind, meta), options=options)
@@ -102,24 +114,51 @@ class TimelineWriter:
         step: Step,
         agents: Sequence[AgentId],
         now_s: float,
-        wall_s: float,
+        wall_s: float | None,
         blocked_by: Mapping[AgentId, AgentId] = NOT_BLOCKED,
     ) -> None:
-        """The cluster `agents` may run `step`; `blocked_by`: whom each of them waited for last."""
+        """The cluster `agents` may run `step`; `blocked_by`: whom each of them waited for last.
+
+        `wall_s` None: not known.
+        """
         for agent in agents:
             self._running[agent] = step, now_s, wall_s, blocked_by.get(agent), agents[0]
 
-    def committed(self, step: Step, agents: Sequence[AgentId], now_s: float, wall_s: float) -> None:
-        """The cluster `agents`, which was dispatched, has committed `step`."""
+    def committed(
+        self,
+        step: Step,
+        agents: Sequence[AgentId],
+        now_s: float,
+        wall_s: float | None,
+        began: Mapping[AgentId, Began] = NOT_AHEAD,
+    ) -> None:
+        """The cluster `agents`, which was dispatched, has committed `step`.
+
+        `began`: of members that could begin before the dispatch, or that were wrong at first.
+        """
         rows = self._rows[EXECUTIONS]
         for agent in agents:
             _, began_s, began_wall_s, blocker, cluster = self._running.pop(agent)
-            rows.append((step, agent, began_s, now_s, began_wall_s, wall_s, blocker, cluster, 0))
+            wasted = 0
+            if agent in began:
+                blocker = None if began[agent].now_s < began_s else blocker
+                began_s, began_wall_s, wasted = began[agent]
+            rows.append(
+                (step, agent, began_s, now_s, began_wall_s, wall_s, blocker, cluster, wasted)
+            )
 
-    def called(self, step: Step, agent: AgentId, calls: Sequence[CallRecord]) -> None:
-        """The calls of a committed agent-step."""
+    def called(
+        self,
+        step: Step,
+        agent: AgentId,
+        calls: Sequence[CallRecord],
+        numbers: Iterable[int],
+        *,
+        wasted: bool = False,
+    ) -> None:
+        """Calls of an agent-step that was committed, or of one that was `wasted`."""
         rows = self._rows[CALLS]
-        for number, call in enumerate(calls):
+        for number, call in zip(numbers, calls, strict=False):
             rows.append(
                 (
                     step,
@@ -127,14 +166,14 @@ class TimelineWriter:
                     number,
                     call.function,
                     call.model,
-                    None,
+                    call.instance,
                     call.sent,
-                    None,
+                    call.started,
                     None if call.failed else call.completed,
                     call.prompt_tokens,
                     call.output_tokens,
                     call.failed,
-                    False,
+                    wasted,
                 )
             )
 

@@ -25,7 +25,7 @@ from metropolis.timeline.derived import progress_of, sum_over_time
 from metropolis.timeline.format import Meta
 from metropolis.timeline.reader import read_timeline
 from tests.export.trace_checks import Event, check_trace
-from tests.timeline.test_live import run
+from tests.timeline.recorded_runs import STEPS, simulation
 
 ODD = st.text(st.characters(exclude_categories=()), max_size=8)
 """Also control characters and halves of surrogate pairs."""
@@ -43,6 +43,8 @@ def timelines(draw: st.DrawFn, min_agents: int = 1) -> Timeline:
         for step in range(first, first + draw(st.integers(0, steps))):
             dispatched = draw(TIME)
             now = max(now, dispatched) + draw(TIME)
+            if draw(st.integers(0, 9)) == 9:
+                continue  # a killed process lost it
             blocker = draw(st.integers(NONE, agents - 1))
             rows.append((step, agent, dispatched, now, blocker, draw(st.integers(0, agent))))
             for number in range(draw(st.integers(0, 2))):
@@ -126,7 +128,7 @@ def test_every_timeline_is_written_well_formed_and_whole(
 
 
 def test_any_name_is_written_as_json(tmp_path: Path) -> None:
-    run(tmp_path / "run", "lockstep", agents=4)
+    simulation(tmp_path / "run", mode="lockstep", agents=4).run(STEPS)
     names = ["\ud800", "\ud83d\ude00", '</script>"\\\x00\u2028', "ﷺ" * 1000]
     events = events_of(Lane("", read_timeline(tmp_path / "run"), names))
     written = {one["args"]["name"] for one in events if one["name"] == "thread_name"}
@@ -148,9 +150,7 @@ def test_floor_and_front_are_those_of_the_agents_steps(found: Timeline, now_s: f
         if at <= now_s:
             steps[agent] = max(steps[agent], step + 1)
     assert progress.front[row] == steps.max()
-    ordered = found.dense("committed_s")[first:]
-    if (ordered[1:] >= ordered[:-1]).all():  # no agent without a step that others have
-        assert progress.floor[row] == steps.min()
+    assert progress.floor[row] == steps.min()
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4), st.integers(1, 5))))
@@ -186,7 +186,7 @@ def test_as_many_rows_as_intervals_overlap(intervals: list[tuple[int, int]]) -> 
 
 @pytest.mark.parametrize("mode", LIVE_MODES)
 def test_arrows_show_who_waited_for_whom(tmp_path: Path, mode: str) -> None:
-    run(tmp_path / "run", mode)
+    simulation(tmp_path / "run", mode=mode).run(STEPS)
     found = read_timeline(tmp_path / "run")
     names = [f"walker {number}" for number in range(found.meta.agents)]
     events = events_of(Lane("", found, names))
@@ -215,7 +215,7 @@ def test_arrows_show_who_waited_for_whom(tmp_path: Path, mode: str) -> None:
 
 def test_the_command_writes_runs_and_says_what_is_wrong(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run(folder, "out_of_order")
+    simulation(folder).run(STEPS)
     done = CliRunner().invoke(command, ["perfetto", str(folder)])
     assert done.exit_code == 0, done.output
     file = folder / "perfetto.json.gz"

@@ -25,6 +25,7 @@ from metropolis.llm.base import RateLimitedError, RefusedError, UnreachableError
 from metropolis.llm.check import check_backend
 from metropolis.llm.client import Client
 from metropolis.policy.fixed import StepFirst
+from metropolis.timeline.reader import read_timeline
 from metropolis.types import MetropolisError
 from tests.gateway.engines import StubEngine, answer_to, until
 from tests.gateway.test_command import MAIN
@@ -184,6 +185,10 @@ def test_a_world_runs_before_two_engines(tmp_path: Path) -> None:
             assert abs(len(one.requests) - len(two.requests)) <= 1
 
     asyncio.run(run())
+    calls = read_timeline(tmp_path / "run").calls
+    assert set(calls.instance.tolist()) == {0, 1}
+    assert (calls.sent_s <= calls.started_s).all()
+    assert (calls.started_s < calls.completed_s).all()
 
 
 def test_engines_that_die_are_told_and_all_of_them_are_an_outage(

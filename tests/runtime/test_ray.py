@@ -30,6 +30,7 @@ from metropolis.world.scenario import make_scenario
 from metropolis.worlds import minimal
 from tests.runtime import killable
 from tests.runtime.walkers import Meadow, Walker, author
+from tests.timeline.recorded_runs import check
 
 STEPS = 25
 
@@ -48,6 +49,7 @@ def test_the_history_is_that_of_a_run_in_memory(
     result = killable.simulation(tmp_path / "it", shared.url, workers).run(STEPS)
     assert result.history_sha256 == whole.history_sha256
     assert result.calls == whole.calls
+    assert check(tmp_path / "it", result).meta.clock == "real"
     assert max(Counter((tmp_path / "bought").read_text().splitlines()).values()) == 1
 
 

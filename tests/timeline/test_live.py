@@ -1,86 +1,113 @@
-"""The timeline of a live run says what its history and its controller say."""
+"""The timeline of a live run says what its history, its calls and its controller say."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.llm.backends.scripted import Scripted
-from metropolis.runtime.folder.calls_file import calls_by_step
-from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.controller.native import NativeController
 from metropolis.runtime.live.configuration import LIVE_MODES
-from metropolis.runtime.live.result import RunResult
-from metropolis.runtime.live.simulation import Simulation
-from metropolis.sim.fleet import SimulatedFleet
-from metropolis.sim.virtual import VirtualInstances
-from metropolis.timeline.reader import Timeline, read_timeline
-from tests.runtime.walkers import Meadow, Walker, author
-
-STEPS = 8
+from metropolis.timeline.columns import NONE
+from metropolis.timeline.reader import read_timeline
+from tests.timeline.recorded_runs import STEPS, check, simulation
 
 
-def run(
-    out: Path | None,
-    mode: str,
-    seed: int = 0,
-    *,
-    simulated: bool = True,
-    agents: int = 5,
-    **fields: object,
-) -> RunResult:
-    world = Meadow(agents, side=10, joint=1)
-    backend: Scripted | VirtualInstances = Scripted(author)
-    if simulated:
-        backend = VirtualInstances(backend, SimulatedFleet.uniform("llama-3-8b/l4", 2))
-    walkers = [Walker(name) for name in world.names]
-    simulation = Simulation(
-        world, walkers, backend, out=out, mode=mode, seed=seed, waste_budget=1.0, **fields
-    )
-    return simulation.run(STEPS)
-
-
-def check(folder: Path, result: RunResult) -> Timeline:
-    found = read_timeline(folder)
-    rows, calls = found.executions, found.calls
-    assert len(rows) == result.agents * result.steps
-    assert (rows.committed_s >= rows.dispatched_s).all()
-    assert (rows.committed_wall_s >= rows.dispatched_wall_s).all()
-    dispatched, committed = found.dense("dispatched_s"), found.dense("committed_s")
-    assert (dispatched[1:] >= committed[:-1]).all() or result.mode == "optimistic"
-    blockers = rows.blocked_by >= 0
-    waiter = rows.step[blockers], rows.agent[blockers]
-    blocker = rows.blocked_by[blockers]
-    assert (blocker != waiter[1]).all()
-    began_to_wait = committed[waiter[0] - 1, waiter[1]]
-    assert (committed[waiter[0], blocker] >= began_to_wait).all(), "it was already past that step"
-    kept = [call for _, of in calls_by_step(RunDirectory(folder).calls) for call in of]
-    listed = [
-        (step, agent, call.function, call.model, call.sent, call.completed)
-        for step, agent, call in kept
-    ]
-    assert listed == [
-        (step, agent, calls.functions[function], calls.models[model], sent, completed)
-        for step, agent, function, model, sent, completed in zip(
-            calls.step.tolist(),
-            calls.agent.tolist(),
-            calls.function.tolist(),
-            calls.model.tolist(),
-            calls.sent_s.tolist(),
-            calls.completed_s.tolist(),
-            strict=True,
-        )
-    ]
-    return found
-
-
-@settings(max_examples=6)
-@given(seed=st.integers(0, 1 << 20), mode=st.sampled_from(LIVE_MODES))
-def test_a_run_in_memory(tmp_path_factory: pytest.TempPathFactory, seed: int, mode: str) -> None:
+@settings(max_examples=12)
+@given(seed=st.integers(0, 1 << 20), mode=st.sampled_from(LIVE_MODES), agents=st.integers(1, 9))
+def test_a_run_in_memory(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, mode: str, agents: int
+) -> None:
     folder = tmp_path_factory.mktemp("run") / "out"
-    result = run(folder, mode, seed)
+    result = simulation(folder, seed=seed, mode=mode, agents=agents).run(STEPS)
     found = check(folder, result)
+    rows, calls = found.executions, found.calls
     assert found.makespan_s == result.makespan_s
     assert found.meta.clock == "simulated"
+    dispatched, committed = found.dense("dispatched_s"), found.dense("committed_s")
+    if mode == "optimistic":
+        assert (committed[1:] >= committed[:-1]).all()
+        served = ~np.isnan(calls.started_s)  # others were answered before, for a wrong execution
+    else:
+        assert (dispatched[1:] >= committed[:-1]).all()
+        assert (calls.sent_s >= dispatched[calls.step, calls.agent]).all()
+        assert not rows.wasted.any()
+        assert not calls.wasted.any()
+        served = np.ones(len(calls), np.bool_)
+    assert (calls.completed_s <= committed[calls.step, calls.agent])[~calls.wasted].all()
+    assert (calls.sent_s <= calls.started_s)[served].all()
+    assert (calls.started_s < calls.completed_s)[served].all()
+    assert np.isin(calls.instance[served], (0, 1)).all()
+    assert (calls.instance[~served] == NONE).all()
+
+
+@pytest.mark.parametrize("mode", LIVE_MODES)
+def test_floor_and_leads_are_those_of_the_controller(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = simulation(tmp_path, seed=4, mode=mode, agents=7)
+    seen: dict[float, tuple[int, list[int]]] = {}
+    at = [0] * 7
+    handle = NativeController.handle
+
+    def watched(self: NativeController, commits: Any) -> Any:
+        ready = handle(self, commits)
+        for commit in commits:
+            for agent in commit.agents:
+                at[agent] += 1
+        seen[run._clock.now_s()] = self.floor, [*at]
+        return ready
+
+    monkeypatch.setattr(NativeController, "handle", watched)
+    run.run(STEPS)
+    found = read_timeline(tmp_path)
+    assert len(seen) > 3
+    for now_s, (floor, steps) in seen.items():
+        assert found.steps_at(now_s).tolist() == steps
+        assert found.steps_at(now_s).min() == floor
+
+
+@pytest.mark.parametrize(
+    ("mode", "workers"), [("out_of_order", 1), ("out_of_order", 3), ("optimistic", 1)]
+)
+def test_a_run_in_a_store(tmp_path: Path, mode: str, workers: int) -> None:
+    how = {"mode": mode, "store": "embedded", "workers": workers, "simulated": False}
+    run = simulation(tmp_path, side=25, **how)  # so large that workers continue agents alone
+    found = check(tmp_path, run.run(STEPS))
+    assert found.meta.clock == "real"
+    assert (found.calls.instance == NONE).all()
+    assert np.isnan(found.calls.started_s).all()
+
+
+def test_agents_that_run_ahead_begin_early_and_waste_some_executions(tmp_path: Path) -> None:
+    run = simulation(tmp_path, seed=1, mode="optimistic", agents=9)
+    found = check(tmp_path, run.run(STEPS))
+    dispatched, committed = found.dense("dispatched_s"), found.dense("committed_s")
+    ahead = dispatched[1:] < committed[:-1]
+    assert ahead.any()
+    assert (found.dense("blocked_by")[1:][ahead] == NONE).all()
+    wasted = found.executions.wasted.sum()
+    assert wasted > 0
+    rows = set(zip(found.calls.step.tolist(), found.calls.agent.tolist(), strict=True))
+    assert found.calls.wasted.any()
+    assert len(rows) <= found.meta.agents * found.steps
+    assert (found.calls.number[found.calls.wasted] < 0).all()
+
+
+@pytest.mark.parametrize("mode", LIVE_MODES)
+def test_the_history_does_not_depend_on_it(tmp_path: Path, mode: str) -> None:
+    results = [
+        simulation(tmp_path / f"{timeline}", mode=mode, timeline=timeline).run(STEPS)
+        for timeline in (True, False)
+    ]
+    assert results[0].history_sha256 == results[1].history_sha256
+    assert results[0].makespan_s == results[1].makespan_s
+    assert not (tmp_path / "False" / "timeline").exists()
+
+
+def test_a_run_without_a_folder_records_nothing() -> None:
+    simulation(None).run(STEPS)

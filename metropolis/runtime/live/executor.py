@@ -96,6 +96,8 @@ class Executor:
         for known in self._stored_acknowledgements():
             if known.execution.step >= recorded:
                 self._on_commit(known.execution)
+                if self._timeline is not None:
+                    self._timeline.restore(known.execution)
         ready = self._controller.start()
         self._outstanding = {cluster_id(one): one for one in ready}
         if self._timeline is not None:

@@ -24,6 +24,7 @@ from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits, SharedCommits
 from metropolis.workers.optimistic.digests import Digests, mind_digest
+from metropolis.workers.optimistic.executions import Observer
 from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.optimistic.worker import AHEAD_MAX, OptimisticWorker
@@ -73,12 +74,15 @@ class OptimisticWorkerPool:
         """Calls of final steps that were sent in vain."""
         return 0 if self._gate is None else self._gate.wasted_calls
 
-    def use(self, store: Store, spec: WorkerSpec, *, shared: bool) -> None:
+    def use(
+        self, store: Store, spec: WorkerSpec, observer: Observer | None, *, shared: bool
+    ) -> None:
         """Commit to `store`; `shared`: it shares its data with the worker.
 
         `spec` is that of a worker that does not run ahead.
         """
         self._store, self._spec, self.shared = store, spec, shared
+        self._observer = observer
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
@@ -185,4 +189,5 @@ class OptimisticWorkerPool:
             answers,
             digests,
             gate,
+            self._observer,
         )

@@ -4,56 +4,123 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from math import isnan, nan
 
 import numpy as np
 import numpy.typing as npt
 
 from metropolis.controller.base import NO_AGENT
+from metropolis.llm.call_log import CallRecord
 from metropolis.store.base import Acknowledged
-from metropolis.timeline.writer import TimelineWriter
-from metropolis.types import AgentId, Dispatch
+from metropolis.store.execution import Execution
+from metropolis.timeline.columns import Timeline
+from metropolis.timeline.writer import Began, TimelineWriter
+from metropolis.types import AgentId, Dispatch, Step
 
 Edges = npt.NDArray[np.int32]
 
 
 class RecordedTimeline:
-    """Writes to `writer`; `clock` gives the time of the run."""
+    """Writes to `writer`; `clock` gives the time of the run.
 
-    def __init__(self, writer: TimelineWriter, clock: Callable[[], float]) -> None:
+    It is an Observer of agents that run ahead.
+    """
+
+    def __init__(
+        self,
+        writer: TimelineWriter,
+        clock: Callable[[], float],
+        earlier: Timeline | None = None,
+    ) -> None:
+        """`earlier`: that of earlier processes whose commits count."""
         self._writer, self._clock = writer, clock
+        self._earlier: dict[tuple[Step, AgentId], tuple[float, float]] = {}
+        """(step, agent) -> times of the dispatch and the commit."""
+        if earlier is not None:
+            rows = earlier.executions
+            keys = zip(rows.step.tolist(), rows.agent.tolist(), strict=True)
+            times = zip(rows.dispatched_s.tolist(), rows.committed_s.tolist(), strict=True)
+            self._earlier = dict(zip(keys, times, strict=True))
+        self._now_s, self._wall_s = clock(), time.time()
+        """Of the latest commits, and of the dispatches that follow from them."""
+        self._committed_s: dict[AgentId, float] = {}
+        """Agent -> time of its last commit."""
+        self._began: dict[tuple[Step, AgentId], Began] = {}
+        self._wasted: dict[tuple[Step, AgentId], count[int]] = {}
+        """Numbers of the wasted calls of an agent-step: -1, -2, …"""
+
+    def restore(self, execution: Execution) -> None:
+        """A commit that an earlier process may not have recorded: it was killed.
+
+        Its time is not known exactly: after all of its calls.
+        """
+        step, agents = execution.step, execution.agents
+        began_s, committed_s = self._earlier.get((step, agents[0]), (nan, nan))
+        if not isnan(committed_s):
+            return
+        calls = [call for of in execution.calls.values() for call in of]
+        if isnan(began_s):
+            began_s = min([call.sent for call in calls], default=self._now_s)
+        ended_s = max([began_s, *(call.completed or began_s for call in calls)])
+        self._writer.dispatched(step, agents, began_s, None)
+        self._writer.committed(step, agents, ended_s, None)
+        self._write_calls(execution)
 
     def dispatched(self, clusters: Iterable[Dispatch], blocked_by: Edges | None = None) -> None:
         """`clusters` may run; `blocked_by`: (agents,), as of the controller before."""
-        now_s, wall_s = self._clock(), time.time()
+        now_s = self._now_s
         for cluster in clusters:
-            blockers = {} if blocked_by is None else _blockers(cluster.agents, blocked_by)
-            self._writer.dispatched(cluster.step, cluster.agents, now_s, wall_s, blockers)
+            blockers = {}
+            if blocked_by is not None:
+                waited = [a for a in cluster.agents if self._committed_s.get(a, now_s) < now_s]
+                blockers = _blockers(cluster.agents, waited, blocked_by)
+            self._writer.dispatched(cluster.step, cluster.agents, now_s, self._wall_s, blockers)
 
     def committed(self, acknowledged: Sequence[Acknowledged]) -> None:
         """Commits, in their order."""
-        now_s, wall_s = self._clock(), time.time()
+        self._now_s, self._wall_s = now_s, wall_s = self._clock(), time.time()
         for one in acknowledged:
             execution = one.execution
             step, agents = execution.step, execution.agents
-            self._writer.committed(step, agents, now_s, wall_s)
-            for agent, calls in execution.calls.items():
-                self._writer.called(step, agent, calls)
+            began = {a: self._began.pop((step, a)) for a in agents if (step, a) in self._began}
+            self._writer.committed(step, agents, now_s, wall_s, began)
+            self._committed_s |= dict.fromkeys(agents, now_s)
+            self._write_calls(execution)
             if one.continues:  # its worker has begun the next step
                 self._writer.dispatched(step + 1, agents, now_s, wall_s)
+
+    def _write_calls(self, execution: Execution) -> None:
+        for agent, calls in execution.calls.items():
+            self._writer.called(execution.step, agent, calls, count())
+            self._wasted.pop((execution.step, agent), None)
+
+    def began(self, step: Step, agent: AgentId) -> None:
+        """See Observer."""
+        before = self._began.get((step, agent))
+        wasted = 0 if before is None else before.wasted + 1
+        self._began[step, agent] = Began(self._clock(), time.time(), wasted)
+
+    def was_wrong(self, step: Step, agent: AgentId, calls: Sequence[CallRecord]) -> None:
+        """See Observer."""
+        numbers = self._wasted.setdefault((step, agent), count(-1, -1))
+        self._writer.called(step, agent, calls, numbers, wasted=True)
 
     def advance(self) -> None:
         """See TimelineWriter."""
         self._writer.advance()
 
 
-def _blockers(cluster: Sequence[AgentId], blocked_by: Edges) -> dict[AgentId, AgentId]:
-    """Whom each member of `cluster` waited for before it was dispatched.
+def _blockers(
+    cluster: Sequence[AgentId], waited: Iterable[AgentId], blocked_by: Edges
+) -> dict[AgentId, AgentId]:
+    """Whom each of the members of `cluster` that `waited` waited for before the dispatch.
 
     A member that was not blocked itself shows one that was (see `Controller.blocked_by`), and
     waited for the same agent.
     """
     found = {}
-    for agent in cluster:
+    for agent in waited:
         blocker = int(blocked_by[agent])
         while blocker in cluster and blocked_by[blocker] != NO_AGENT:
             blocker = int(blocked_by[blocker])

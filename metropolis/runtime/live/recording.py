@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,10 @@ from metropolis.runtime.folder.run_trace import RunTrace, trace_meta
 from metropolis.runtime.folder.view_file import write_view
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
+from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.recorder import Recorder
 from metropolis.runtime.live.setup import bodies
+from metropolis.timeline.reader import TimelineFollower
 from metropolis.timeline.writer import TimelineWriter
 from metropolis.trace.validate import validate_meta
 from metropolis.types import Position, Step
@@ -101,21 +103,26 @@ class Recording:
                 target=target,
             )
 
-    def open_timeline(self, *, simulated: bool, is_rerun: bool) -> TimelineWriter | None:
+    def open_timeline(
+        self, clock: Callable[[], float], *, simulated: bool, is_rerun: bool
+    ) -> RecordedTimeline | None:
         """The timeline from here on; None: the run has no folder, or records none.
 
-        `is_rerun`: the run repeats all steps from here on that an earlier process has run.
+        `clock` gives the time of the run. `is_rerun`: the run repeats all steps from here on that
+        an earlier process has run.
         """
-        if self.directory is not None and self._configuration.timeline:
-            assert self.directory.run is not None
-            self._timeline = TimelineWriter(
-                self.directory.timeline,
-                len(self._names),
-                clock="simulated" if simulated else "real",
-                run=self.directory.run,
-                first_step=self.recorder.next_step if is_rerun else None,
-            )
-        return self._timeline
+        if self.directory is None or not self._configuration.timeline:
+            return None
+        assert self.directory.run is not None
+        earlier = None if is_rerun else TimelineFollower(self.directory.timeline).poll()
+        self._timeline = TimelineWriter(
+            self.directory.timeline,
+            len(self._names),
+            clock="simulated" if simulated else "real",
+            run=self.directory.run,
+            first_step=self.recorder.next_step if is_rerun else None,
+        )
+        return RecordedTimeline(self._timeline, clock, earlier)
 
     def close_timeline(self) -> None:
         """Write the rest of the timeline, if there is one."""

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from metropolis.llm.base import Backend
 from metropolis.sim.virtual import VirtualInstances
+
+
+def clock_since(began_s: float) -> Callable[[], float]:
+    """The clock of a run that began at the Unix time `began_s`."""
+    return lambda: time.time() - began_s
 
 
 class RunClock:

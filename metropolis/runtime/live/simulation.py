@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
-from metropolis.runtime.live.run_clock import RunClock
+from metropolis.runtime.live.run_clock import RunClock, clock_since
 from metropolis.runtime.live.setup import (
     bodies,
     check_steps,
@@ -253,7 +252,9 @@ class Simulation:
             self._recording.notes.clear()  # the checkpoints are not needed
         return found or self._recording.checkpoint
 
-    def _make_worker_pool(self, optimistic: OptimisticWorkerPool | None) -> WorkerPool:
+    def _make_worker_pool(
+        self, optimistic: OptimisticWorkerPool | None, timeline: RecordedTimeline | None
+    ) -> WorkerPool:
         configuration, stored = self.configuration, self._stored
         if optimistic is None and stored.shared and isinstance(stored.store, MemoryStore):
             return SharedWorkerPool(self._worker, stored.store)
@@ -270,7 +271,7 @@ class Simulation:
             stall_s=configuration.stall_s,
         )
         if optimistic is not None:
-            optimistic.use(stored.store, spec, shared=stored.shared)
+            optimistic.use(stored.store, spec, timeline, shared=stored.shared)
             return optimistic
         return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
 
@@ -300,31 +301,29 @@ class Simulation:
         commit = self._recording.recorder.commit
         record = commit if self._metrics is None else self._metrics.recorded(commit)
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
+        is_new = self._stored.info() is None
         self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
+        timeline = self._recorded_timeline(is_new=is_new)
         executor = Executor(
             controller_of,
             store,
-            self._make_worker_pool(optimistic),
+            self._make_worker_pool(optimistic, timeline),
             record if optimistic is None else optimistic.recorded(record),
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,
-            timeline=self._recorded_timeline(),
+            timeline=timeline,
         )
         if self._metrics is not None:
             self._metrics.serve(executor, self.client, last_step, optimistic)
         self.client.charge(retry(store.bought))  # there are no other buyers from here on
         return executor
 
-    def _recorded_timeline(self) -> RecordedTimeline | None:
-        writer = self._recording.open_timeline(
-            simulated=self._clock.virtual is not None, is_rerun=self._stored.shared
-        )
-        if writer is None:
-            return None
-        if self._stored.shared:
-            return RecordedTimeline(writer, self._clock.now_s)
-        began_s = self._stored.began_s  # on the clock of the workers
-        return RecordedTimeline(writer, lambda: time.time() - began_s)
+    def _recorded_timeline(self, *, is_new: bool) -> RecordedTimeline | None:
+        """The timeline of a run that `is_new` in its store."""
+        clock, simulated = self._clock.now_s, self._clock.virtual is not None
+        if not self._stored.shared:
+            clock = clock_since(self._stored.began_s)  # that of the workers
+        return self._recording.open_timeline(clock, simulated=simulated, is_rerun=is_new)
 
     def _run_steps(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         recording, recorder = self._recording, self._recording.recorder

@@ -17,6 +17,8 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import msgspec
+
 from metropolis.durable import Mark
 from metropolis.llm.journal import Journal, read_journal
 from metropolis.runtime.folder.calls_file import CallsFile, read_calls
@@ -25,6 +27,8 @@ from metropolis.runtime.folder.history import HistoryWriter, line_of, read_histo
 from metropolis.runtime.folder.run_directory import Origin, RunDirectory
 from metropolis.runtime.reruns.edit_context import Edit, edited
 from metropolis.runtime.reruns.rerun import Rerun
+from metropolis.timeline.reader import TimelineFollower
+from metropolis.timeline.writer import write_timeline
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
@@ -82,6 +86,7 @@ def fork(
     try:
         past, now_s = _copy_past(origin, branch, at, new.seed)
         past = replace(past, journal=_copy_answers(origin, branch, inf if replay_llm else at))
+        _copy_timeline(origin, branch, at)
         branch.checkpoints.add(replace(checkpoint, now_s=now_s, past=past))
         branch.lineage = (*lineage, new)
         known = trust or origin.distrust is None
@@ -106,6 +111,15 @@ def _copy_past(
     history.close()
     copied.close()
     return Past(seed, history.sha256, copied.mark, None), now_s
+
+
+def _copy_timeline(origin: RunDirectory, branch: RunDirectory, at: Step) -> None:
+    """Copy what happened below step `at`, as far as it was recorded."""
+    found = TimelineFollower(origin.timeline).poll()
+    if found is not None:
+        assert branch.run is not None
+        meta = msgspec.structs.replace(found.meta, run=branch.run, number=0, first_step=None)
+        write_timeline(branch.timeline, found.before(at, meta))
 
 
 def _copy_answers(origin: RunDirectory, branch: RunDirectory, below: float) -> Mark:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from metropolis.llm.agent import LLM
-from metropolis.llm.call_log import CallLog, in_strand
+from metropolis.llm.call_log import CallLog, CallRecord, in_strand
 from metropolis.speculation.base import ExecutionId
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Position, Step
@@ -21,6 +21,16 @@ from metropolis.world.state import State
 from metropolis.world.view import Reads
 
 FORECAST_STEPS = 20
+
+
+class Observer(Protocol):
+    """Learns what becomes of the executions of agents that run ahead."""
+
+    def began(self, step: Step, agent: AgentId) -> None:
+        """An execution begins; earlier ones of the agent-step were wrong."""
+
+    def was_wrong(self, step: Step, agent: AgentId, calls: Sequence[CallRecord]) -> None:
+        """An execution was wrong; some of its `calls` may still be in flight."""
 
 
 @dataclass(eq=False)

@@ -39,7 +39,7 @@ from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits
 from metropolis.workers.optimistic.digests import Digests, mind_digest
-from metropolis.workers.optimistic.executions import OneProceed, OneResolution
+from metropolis.workers.optimistic.executions import Observer, OneProceed, OneResolution
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
 from metropolis.world.state import State
@@ -68,8 +68,10 @@ class OptimisticWorker:
         answers: KeptAnswers,
         digests: Digests,
         gate: CallGate,
+        observer: Observer | None = None,
     ) -> None:
         """`final`, `predicted` and `minds` are as of the beginning of the run."""
+        self._observer = observer
         self._local, self._commits, self._speculation = local, commits, speculation
         self._names = [agent.name for agent in agents]
         self._final, self._predicted, self._first = final, predicted, final.first_step
@@ -208,14 +210,16 @@ class OptimisticWorker:
             before = self._resolutions[command.mind].minds[number]
         agent = self._minds.take(number, before)
         last = self._proceed_of[command.step]
-        if number in last:
-            self._proceeds.pop(last[number], None)
+        if number in last and (wrong := self._proceeds.pop(last[number], None)) is not None:
+            self._observe_wrong(wrong)
         last[number] = command.id
         log, name = self._local.call_log(), self._names[number]
         llm = self._local.llm(name, step, log, speculative=not command.sure)
         one = OneProceed(command.id, step, number, name, before, llm, command.sure)
         one.began_sure = command.sure
         self._proceeds[one.id] = one
+        if self._observer is not None:
+            self._observer.began(step, number)
         state = self._final if command.sure else self._predicted
         try:
             observation, one.reads = self._local.observe(agent, step, state)
@@ -317,6 +321,11 @@ class OptimisticWorker:
             del self._resolutions[one.id]
         else:
             del self._proceeds[one.id]
+            self._observe_wrong(one)
+
+    def _observe_wrong(self, one: OneProceed) -> None:
+        if self._observer is not None:
+            self._observer.was_wrong(one.step, one.number, one.llm.calls)
 
     def _execution(self, id: ExecutionId) -> OneProceed | OneResolution | None:
         return self._proceeds.get(id) or self._resolutions.get(id)
