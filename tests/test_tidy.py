@@ -43,6 +43,7 @@ PARTS = (
     "runtime",
     "export",
     "gateway",
+    "viewer",
     "torch_engine",
     "plan",
     "adapters",

@@ -92,6 +92,7 @@ cli = LazyGroup(
             "serve",
             "store",
             "trace",
+            "view",
             "world",
         )
     },

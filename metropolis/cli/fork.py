@@ -64,6 +64,7 @@ def _fork(
     trust: bool,
     as_json: bool,
     quiet: bool,
+    view: bool,
     verify: bool,
     verify_steps: Step | None,
     **given: Any,
@@ -106,7 +107,8 @@ def _fork(
         if out is None and not any(folder.iterdir()):
             folder.rmdir()
         raise
-    return run_scenario(options, scenario, folder, check, resume=True, as_json=as_json, quiet=quiet)
+    how = {"as_json": as_json, "quiet": quiet, "view": view}
+    return run_scenario(options, scenario, folder, check, resume=True, **how)
 
 
 def _edit(name: str) -> Edit:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from shutil import rmtree
 from types import FrameType
@@ -17,6 +17,7 @@ import click
 
 from metropolis.cli.run_options import RunOptions, new_folder, options_of
 from metropolis.cli.run_report import print_summary, story_line, summary_of, write_json
+from metropolis.cli.run_view import check_viewer, shown
 from metropolis.cli.verification import Verification, verification
 from metropolis.durable import UnwritableError
 from metropolis.llm.base import Backend
@@ -46,6 +47,7 @@ def continue_run(
     trust: bool,
     as_json: bool,
     quiet: bool,
+    view: bool,
 ) -> int:
     """Continue the run in `folder` with the options `changed`; return the exit status.
 
@@ -54,7 +56,7 @@ def continue_run(
     options = options_of(folder, changed, trust=trust)
     _check_models(options, folder)
     verify, scenario = verification(options, *check), options.scenario()
-    how = {"trust": trust, "as_json": as_json, "quiet": quiet}
+    how = {"trust": trust, "as_json": as_json, "quiet": quiet, "view": view}
     return run_scenario(options, scenario, folder, verify, resume=True, **how)
 
 
@@ -86,12 +88,15 @@ def run_scenario(
     trust: bool = False,
     as_json: bool,
     quiet: bool,
+    view: bool,
 ) -> int:
-    """Run `scenario`; print its story, its summary and the result of `verify`.
+    """Run `scenario`; print its story, its summary and the result of `verify`; `view`: show a page.
 
     Returns the exit status.
     """
-    steps = options.last_step(scenario)
+    if view:
+        check_viewer()
+    steps = options.last_step(scenario)  # raises on a wrong length
     backend = checked_backend(options, scenario)  # before the folder is created
     try:
         simulation, folder = _create_run(
@@ -101,6 +106,32 @@ def run_scenario(
         if resume:
             raise
         raise MetropolisError(f"{error}; name another folder with --out") from None
+    with shown(simulation, folder) if view else nullcontext():
+        return _complete(
+            simulation,
+            options,
+            scenario,
+            backend,
+            folder,
+            steps,
+            verify,
+            as_json=as_json,
+            quiet=quiet,
+        )
+
+
+def _complete(
+    simulation: Simulation,
+    options: RunOptions,
+    scenario: Scenario,
+    backend: Backend,
+    folder: Path,
+    steps: Step,
+    verify: Verification | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     printed = _print_notes(simulation.notes)
     try:
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -14,6 +15,8 @@ import click
 from metropolis.bench import INSTANCE, MODEL, fleet_of
 from metropolis.cli.choices import NamedChoice, on_command_line
 from metropolis.cli.replay_table import as_row, print_table
+from metropolis.cli.run_view import check_viewer
+from metropolis.cli.view import show_folder
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.names import did_you_mean
 from metropolis.policy.named import REUSES, names_of
@@ -195,6 +198,7 @@ class Speculation(click.ParamType[Risk | None]):
     type=click.Path(path_type=Path, file_okay=False),
     help="Write what happened when, in each mode but the bounds, to this new folder.",
 )
+@click.option("--view", is_flag=True, help="Then show two modes side by side in a local page.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def command(
     trace: Path,
@@ -215,12 +219,15 @@ def command(
     reuse: str | None,
     figures: Path | None,
     record: Path | None,
+    view: bool,
     as_json: bool,
 ) -> None:
     """Replay TRACE, a file or a run's folder, on virtual LLM instances and compare modes.
 
     All times are simulated (sim_s) by the instance model of the profiles.
     """
+    if view:
+        check_viewer()
     choice = ModelChoice.parse(model)
     whole = choice.applied_to(read_trace(trace))
     fleets = [fleet_of(instance, profile, count) for count in instances]
@@ -266,11 +273,14 @@ def command(
     validate_moves(whole.positions, replayed, place_in(trace, whole.meta.agents))
     if figures is not None:
         prepare_figures(figures)
+    scratch = TemporaryDirectory() if view and record is None else None
+    if scratch is not None:
+        record = Path(scratch.name)
     if record is not None:
         if len(windows) * len(fleets) * len(policies) > 1:
             raise click.UsageError(
-                "--record is for one setting: give --instances, --agents, --hours and --policy one "
-                "value each"
+                "--record and --view are for one setting: give --instances, --agents, --hours and "
+                "--policy one value each"
             )
         prepare_folder(record)
     results: list[tuple[Trace, list[ReplayResult]]] = []
@@ -305,6 +315,9 @@ def command(
     if figures is not None:
         for path in write_figures(figures, whole, results):
             click.echo(f"wrote {path}", err=as_json)
+    if view:
+        assert record is not None
+        show_folder(record)
 
 
 def make_setting(

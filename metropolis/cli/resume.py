@@ -30,6 +30,7 @@ def _resume(
     trust: bool,
     as_json: bool,
     quiet: bool,
+    view: bool,
     verify: bool,
     verify_steps: Step | None,
     **given: Any,
@@ -43,7 +44,7 @@ def _resume(
     """
     folder = latest_folder(None) if run is None else run_folder(run)
     check = verify, verify_steps
-    how = {"trust": trust, "as_json": as_json, "quiet": quiet}
+    how = {"trust": trust, "as_json": as_json, "quiet": quiet, "view": view}
     return continue_run(folder, on_command_line(given), check, **how)
 
 

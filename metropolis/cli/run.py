@@ -154,6 +154,11 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as a JSON object.")
 @click.option("--quiet", is_flag=True, help="Print no story and no progress.")
 @click.option(
+    "--view",
+    is_flag=True,
+    help="Show the run in a local page, from which it can be paused and stopped.",
+)
+@click.option(
     "--profile",
     default="llama-3-8b/l4",
     show_default=True,
@@ -239,6 +244,7 @@ def command(
     estimate: bool,
     as_json: bool,
     quiet: bool,
+    view: bool,
     verify: bool,
     verify_steps: Step | None,
     **given: Any,
@@ -257,7 +263,7 @@ def command(
         changed = on_command_line(given) | (
             {} if world is None else {"world": absolute_name(world)}
         )
-        how = {"trust": trust, "as_json": as_json, "quiet": quiet}
+        how = {"trust": trust, "as_json": as_json, "quiet": quiet, "view": view}
         return continue_run(folder, changed, (verify, verify_steps), **how)
     if world is None:
         raise click.UsageError("name a world to run, for example smallville")
@@ -269,7 +275,7 @@ def command(
     if not estimate:
         check = verification(options, verify, verify_steps)
         return run_scenario(
-            options, scenario, out, check, resume=False, as_json=as_json, quiet=quiet
+            options, scenario, out, check, resume=False, as_json=as_json, quiet=quiet, view=view
         )
     options.check_hosts()
     found = _rehearse(scenario, options.last_step(scenario), options, quiet=quiet)

@@ -130,6 +130,7 @@ class Gate:
         """Whether an answer has shown how the server keeps to reservations."""
         self._queue: list[_Waiting] = []
         self._arrivals = count()
+        self._is_held = False
         self._paused_until = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
 
@@ -179,6 +180,11 @@ class Gate:
         loop = asyncio.get_running_loop()
         self._paused_until = max(self._paused_until, loop.time() + wait_s)
 
+    def hold(self, held: bool) -> None:
+        """Admit nothing while `held`."""
+        self._is_held = held
+        self._admit()
+
     def reservation(self, need: Need) -> Need:
         """The reservation of a request with that `need`."""
         if not self._is_bounded:
@@ -207,7 +213,7 @@ class Gate:
                 return
 
     def _is_free_for(self, need: Need) -> bool:
-        if self.in_flight >= (self.concurrency if self._is_proven else 1):
+        if self._is_held or self.in_flight >= (self.concurrency if self._is_proven else 1):
             return False  # the next request that leaves checks again
         reserved = self.reservation(need)
         if not (

@@ -6,10 +6,14 @@ what bodies' states and events contain.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+
+from metropolis.types import MetropolisError
+from metropolis.world.entities import thaw
 
 LABEL_KEYS = ("doing", "action", "activity", "status")
 """Keys of a body's state that are its label if `Appearance.label` is None; the first one counts."""
@@ -71,6 +75,18 @@ class Look(msgspec.Struct, frozen=True, omit_defaults=True):
     asleep: bool = False
 
 
+def check_appearance(appearance: Any, whose: str) -> None:
+    """Raise MetropolisError unless `appearance` is one, with fields of the right types."""
+    if not isinstance(appearance, Appearance):
+        raise MetropolisError(
+            f"the appearance of {whose} is {appearance!r:.80}; it should be a metropolis.Appearance"
+        )
+    try:
+        msgspec.convert(msgspec.to_builtins(appearance), Appearance)
+    except (ValueError, TypeError) as error:
+        raise MetropolisError(f"the appearance of {whose}: {error}") from None
+
+
 def look_of(appearance: Appearance, state: Mapping[str, Any]) -> Look:
     """The look of a body with `state`."""
     labels, emoji, place, asleep = appearance.state_keys
@@ -108,7 +124,11 @@ def listeners(appearance: Appearance, kind: str, data: Mapping[str, Any]) -> lis
 
 def text_of(value: Any) -> str:
     """A value of a world as a text for people; empty for None."""
-    return "" if value is None else str(value)[:TEXT_LETTERS]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        value = json.dumps(thaw(value), ensure_ascii=False)
+    return str(value[:TEXT_LETTERS])
 
 
 def _list(value: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import GenAgent, Geodesic, Hops, PlaneMetric
 from metropolis.types import MetropolisError
+from metropolis.world.appearance import check_appearance
 from metropolis.world.base import Agent, World
 
 STEP_S_MAX = 1e6
@@ -22,6 +23,7 @@ def check_world_parts(world: Any, agents: Any) -> None:
     if not isinstance(world, World):
         raise MetropolisError(f"the world is {world!r:.80}; it should be a metropolis.World")
     _check_attributes(world)
+    check_appearance(world.appearance, f"the world {type(world).__name__}")
     if not isinstance(agents, Sequence) or isinstance(agents, str | bytes):
         raise MetropolisError(
             f"the agents are {agents!r:.80}; they should be a list of metropolis.Agent"

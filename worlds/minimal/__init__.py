@@ -6,17 +6,7 @@ from typing import Any
 
 from gymnasium.spaces import Dict, Discrete, Sequence
 
-from metropolis import (
-    Agent,
-    Appearance,
-    Choice,
-    Entity,
-    FreeText,
-    Scenario,
-    Transaction,
-    View,
-    World,
-)
+from metropolis import Agent, Choice, Entity, FreeText, Scenario, Transaction, View, World
 
 SIDE = 16
 WALKS = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
@@ -31,7 +21,6 @@ class Green(World):
     perception_radius = 4
     max_velocity = 1
     joint_radius = 0
-    appearance = Appearance(speech={"says": "words"})
     observation_space = Dict(near=Discrete(10_000), heard=Sequence(FreeText()))
     action_space = Dict(walk=Choice(WALKS), say=FreeText())
 

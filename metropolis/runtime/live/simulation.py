@@ -14,7 +14,7 @@ from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.live.checkpointing import Checkpointer
-from metropolis.runtime.live.configuration import DEFAULTS, RunConfiguration
+from metropolis.runtime.live.configuration import DEFAULTS, RunConfiguration, parse_workers
 from metropolis.runtime.live.event_loop import event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
@@ -24,6 +24,7 @@ from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
 from metropolis.runtime.live.run_clock import RunClock, clock_since
+from metropolis.runtime.live.run_control import RunControl
 from metropolis.runtime.live.setup import (
     bodies,
     check_steps,
@@ -115,6 +116,9 @@ class Simulation:
         self._clock.start()
         self._ran = False
         self._interruption = Interruption()
+        on_ray, _ = parse_workers(configuration.workers)
+        self.control = RunControl(self.client, simulated=virtual, can_pause=not on_ray)
+        """Pauses the run, and says how far it is; for other threads."""
         self.stopped: str | None = None
         """Why the run ended before its last step; None: it did not."""
 
@@ -340,6 +344,7 @@ class Simulation:
             loop.call_soon_threadsafe(executor.end, Interrupted(INTERRUPTED))
 
         self._interruption.wake = wake
+        self.control.begin(loop, executor, steps)
         # These end the run even if agents catch the errors.
         self.client.on_exhausted = self.client.on_unwritable = executor.end
         try:
@@ -365,6 +370,7 @@ class Simulation:
             self.stopped = str(executor.failure)
         finally:
             self._interruption.wake = None
+            self.control.end()
             loop.run_until_complete(executor.stop())
 
     def _write(self, checkpointer: Checkpointer) -> None:
@@ -375,7 +381,8 @@ class Simulation:
     def _advance_clock(self) -> bool:
         virtual = self._clock.virtual
         assert virtual is not None
-        return not (self._worker.computing or self.client.pauses.waiting) and virtual.leap()
+        waits = self.control.paused or self._worker.computing or self.client.pauses.waiting
+        return not waits and virtual.leap()
 
     @property
     def _generated(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from metropolis.durable import DamagedError
 from metropolis.llm.call_log import CallRecord
-from metropolis.runtime.folder.calls_file import Call
+from metropolis.runtime.folder.calls_file import CALLS, Call
 from metropolis.trace.schema import Trace
 from metropolis.types import AgentId, Step
 
@@ -67,9 +67,12 @@ class RecordedTexts:
                     self._marks.append(file.seek(0, 1))
                 file.seek(self._marks[line // LINES_PER_MARK])
                 lines = islice(file, line % LINES_PER_MARK, line % LINES_PER_MARK + end - first)
-                return [_decode(text).call for text in lines]
+                found = [_decode(text).call for text in lines]
         except (OSError, ValueError) as error:
             raise DamagedError(f"{self._path}: cannot be read: {error}", self._path) from None
+        if len(found) < end - first:
+            raise CALLS.damaged(self._path, 2 + first + len(found), "it ends here")
+        return found
 
 
 class TraceTexts:

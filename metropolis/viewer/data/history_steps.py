@@ -107,6 +107,8 @@ class HistorySteps:
             self.damage = None
         except DamagedError as error:
             self.damage = f"{error}"
+        except msgspec.DecodeError as error:
+            self.damage = f"{self._path}: step {self.steps} cannot be read: {error}"
         if not self._starts:
             self._starts.append(self._start())
             return {0}
@@ -116,7 +118,10 @@ class HistorySteps:
 
     def _add(self, line: HistoryLine) -> None:
         self._edit(self.steps, self._positions, self._looks)
-        if self.steps % self._chunk_steps == 0 and len(self._starts) * self._chunk_steps <= self.steps:
+        if (
+            self.steps % self._chunk_steps == 0
+            and len(self._starts) * self._chunk_steps <= self.steps
+        ):
             self._starts.append(self._start())
         self._move(line.content, self._positions)
         for agent, look in self._looks_of(line.content):
@@ -188,6 +193,8 @@ class HistorySteps:
     def _lines(self, number: int, start: _Start) -> Iterator[tuple[Step, HistoryLine]]:
         first = number * self._chunk_steps
         count = min(self._chunk_steps, self.steps - first)
+        if count:
+            self._path.stat()  # raises FileNotFoundError: the folder may have been removed
         lines = read_history(self._path, self._run, start.before)
         return zip(range(first, first + count), islice(lines, count), strict=False)
 
@@ -235,7 +242,7 @@ def _looks_decoder(
     )
     body_type = msgspec.defstruct("Body", [("state", state_type)])
     step_type = msgspec.defstruct("Step", [("writes", dict[str, body_type | None], {})])  # type: ignore[valid-type]
-    decode = msgspec.json.Decoder(step_type).decode
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(step_type).decode
 
     def read(content: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, body in decode(content).writes.items():

@@ -52,7 +52,9 @@ class Minds:
         minds = read_document(path, CHECKPOINT, self._checkpoints.run, _Checkpoint).agents
         if (mind := minds.get(self._meta.agents[agent])) is None:
             return {"memories": None, "note": NO_MIND}
-        kept = [memory for memory in self._read(msgspec.json.decode(mind)) if memory["step"] <= step]
+        kept = [
+            memory for memory in self._read(msgspec.json.decode(mind)) if memory["step"] <= step
+        ]
         note = None if at >= step and self._memories else f"As of the checkpoint of step {at}."
         return {"memories": kept[: -MEMORIES_MAX - 1 : -1], "note": note}
 
@@ -66,11 +68,14 @@ class Minds:
         for memory in found if isinstance(found, list) else ():
             if not isinstance(memory, dict):
                 continue
-            created_s = memory.get(self._memories.created_s)
-            has_time = isinstance(created_s, int | float)
-            step = max(0, int((created_s - self._start_s) // self._meta.step_s)) if has_time else 0
+            step = self._step_at(memory.get(self._memories.created_s))
             text, kind = memory.get(self._memories.text), memory.get(self._memories.kind)
             yield {"text": text_of(text), "kind": text_of(kind), "step": step}
+
+    def _step_at(self, created_s: Any) -> Step:
+        if not isinstance(created_s, int | float):
+            return 0
+        return max(0, int((created_s - self._start_s) // self._meta.step_s))
 
 
 def _fields(mind: Any) -> Iterator[dict[str, Any]]:

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from metropolis.names import check_name
+from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import read_view
+from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.recorded_replay import INDEX, read_recorded_replay, record_replays
+from metropolis.runtime.replays.replay import Setting, replay
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.timeline.format import FOLDER
-from metropolis.types import Step
-from metropolis.viewer.data.call_texts import RecordedTexts
+from metropolis.trace.parquet import read_trace
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError, Step
+from metropolis.viewer.data.call_texts import RecordedTexts, TraceTexts
 from metropolis.viewer.data.history_steps import HistorySteps
 from metropolis.viewer.data.locks import is_locked
 from metropolis.viewer.data.minds import Minds
-from metropolis.viewer.data.side import Side
+from metropolis.viewer.data.side import Side, Steps
 from metropolis.viewer.data.timeline_columns import TimelineColumns
+from metropolis.viewer.data.trace_steps import TraceSteps
 from metropolis.world.entities import Entity
+
+PROFILE = "llama-3-8b/l4"
+"""Of the instances on which a run is replayed that does not say its own."""
+OUT_OF_ORDER = {"out_of_order": "versioned"}
+"""Mode of a run -> the mode of the replay that stands for it."""
+USUAL_RACE = ("lockstep", "versioned")
+"""The lanes that are shown of a replay that has them, unless others are named."""
+RACED = tuple(name for name, mode in MODES.items() if not mode.is_bound)
 
 
 def open_run(folder: Path) -> Side:
@@ -56,3 +74,81 @@ def _edited(directory: RunDirectory) -> Mapping[Step, Sequence[Entity]]:
         if branch.edited and branch.step in directory.checkpoints.steps():
             return {branch.step: directory.checkpoints.read(branch.step).entities}
     return {}
+
+
+def open_sides(folder: Path, beside: str | None = None) -> list[Side]:
+    """The sides that `metropolis view FOLDER --beside BESIDE` shows.
+
+    `folder` is that of a run, and `beside` that of another one, or a mode in which to replay the
+    run; or `folder` is that of a recorded replay, and `beside` one of its lanes. Raises
+    MetropolisError.
+    """
+    if (folder / INDEX).exists():
+        return _open_lanes(folder, beside)
+    if beside is None:
+        return [open_run(folder)]
+    if not Path(beside).exists() and beside in RACED:
+        return race(folder, beside)
+    return [open_run(folder), open_run(Path(beside))]
+
+
+def _open_lanes(folder: Path, beside: str | None) -> list[Side]:
+    recorded = read_recorded_replay(folder)
+    lanes = [lane for lane in recorded.lanes if lane in MODES]
+    if not lanes:
+        raise MetropolisError(f"{folder / INDEX}: has no lanes; record a replay of a mode")
+    if beside is not None:
+        check_name("beside", beside, lanes)
+        lanes = [lanes[0], beside]
+    elif {*USUAL_RACE} <= {*lanes}:
+        lanes = [*USUAL_RACE]
+    trace = read_trace(folder)
+    setting = recorded.setting
+    note = f"Simulated on {setting.get('fleet')}, policy {setting.get('policy')}."
+    return [_lane(folder / lane, lane, trace, TraceSteps(trace), note) for lane in lanes[:2]]
+
+
+def _lane(folder: Path, mode: str, trace: Trace, steps: Steps, note: str) -> Side:
+    return Side(
+        {
+            "title": mode,
+            "kind": "replay",
+            "mode": mode,
+            "target": trace.steps,
+            "forked": None,
+        },
+        trace.meta,
+        steps,
+        TimelineColumns(folder / FOLDER, trace.agents),
+        TraceTexts(trace),
+        None,
+        note=note,
+    )
+
+
+def race(folder: Path, mode: str) -> list[Side]:
+    """The trace of the run in `folder`, replayed in `mode` and in the run's mode.
+
+    Raises MetropolisError if it has no trace yet, or if both modes are the same.
+    """
+    run = open_run(folder)
+    own = OUT_OF_ORDER.get(run.fixed["mode"], run.fixed["mode"])
+    if mode == own:
+        raise MetropolisError(
+            f"{folder}: is a run in the mode {mode}; name another mode to race against it"
+        )
+    trace = read_trace(folder)
+    about = RunDirectory(folder).read()["about"]
+    profile, count = about.get("profile", PROFILE), about.get("instances", 1)
+    instance = about.get("instance")
+    fleet = SimulatedFleet.parse(instance) if instance else SimulatedFleet.uniform(profile, count)
+    setting = Setting.of(trace.meta, fleet)
+    with progress_bar(2 * trace.steps * trace.agents, "agent-steps") as (advance, describe):
+        results = []
+        for each in (mode, own):
+            describe(f"replaying in {each}")
+            results.append(replay(trace, each, setting, None, advance))
+    with TemporaryDirectory() as lanes:  # its content is in memory once it is opened
+        record_replays(Path(lanes), trace, results)
+        note = f"Simulated on {fleet}: the calls of {run.fixed['title']}, replayed."
+        return [_lane(Path(lanes) / of.mode, of.mode, trace, run.steps, note) for of in results]

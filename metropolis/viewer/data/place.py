@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from metropolis.maps.areas import touching
 from metropolis.maps.map import GridMap, Int32, Tile
@@ -26,7 +27,7 @@ def map_of(grid: GridMap) -> dict[str, Any]:
     return {
         "width": grid.width,
         "height": grid.height,
-        "walls": [_runs(row) for row in grid.walls.tolist()],
+        "walls": [_runs(row) for row in grid.walls],
         "areas": [_box(name, tiles) for name, tiles in arenas],
         "objects": [_box(name, group) for name, tiles in objects for group in touching(tiles)],
     }
@@ -37,21 +38,21 @@ def graph_of(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
     return {"edges": [(a, b) for a, of in enumerate(neighbours) for b in of if a < b]}
 
 
-def _runs(row: Sequence[bool]) -> list[int]:
-    lengths, is_wall = [0], False
-    for tile in row:
-        if tile != is_wall:
-            lengths.append(0)
-            is_wall = tile
-        lengths[-1] += 1
-    return lengths
+def _runs(row: npt.NDArray[np.bool_]) -> list[int]:
+    bounds = [0, *(np.flatnonzero(np.diff(row)) + 1).tolist(), len(row)]
+    lengths = [end - begin for begin, end in pairwise(bounds)]
+    return [0, *lengths] if row[0] else lengths
 
 
-def _tiles_by_name(layer: Int32, names: Sequence[str]) -> Iterable[tuple[str, list[Tile]]]:
-    tiles: defaultdict[int, list[Tile]] = defaultdict(list)
-    for y, x in np.argwhere(layer).tolist():
-        tiles[int(layer[y, x])].append((x, y))
-    return ((names[number], of) for number, of in sorted(tiles.items()))
+def _tiles_by_name(layer: Int32, names: Sequence[str]) -> Iterator[tuple[str, list[Tile]]]:
+    """The tiles of every number of the layer but 0, by row."""
+    ys, xs = np.nonzero(layer)
+    numbers = layer[ys, xs]
+    order = np.argsort(numbers, kind="stable")
+    bounds = np.flatnonzero(np.diff(numbers[order], prepend=0))
+    tiles = list(zip(xs[order].tolist(), ys[order].tolist(), strict=True))
+    for begin, end in pairwise([*bounds.tolist(), len(tiles)]):
+        yield names[int(numbers[order[begin]])], tiles[begin:end]
 
 
 def _box(name: str, tiles: Sequence[Tile]) -> Box:

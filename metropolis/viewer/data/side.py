@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
 from typing import Any, Protocol
+
+import msgspec
 
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step
@@ -56,11 +59,17 @@ class Side:
     """None: a replay has none."""
     is_live: Callable[[], bool] = lambda: False
     """Whether a process runs it."""
+    note: str | None = None
+    """A sentence on the whole side."""
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
+        self.refresh()
+
+    @cached_property
+    def _fixed_meta(self) -> dict[str, Any]:
         meta = self.trace_meta
-        self._fixed = dict(self.fixed) | {
+        return dict(self.fixed) | {
             "world": meta.name,
             "agents": meta.agents,
             "step_s": meta.step_s,
@@ -72,7 +81,6 @@ class Side:
             "graph": None if meta.graph is None else graph_of(meta.graph),
             "chunk_steps": chunk_steps(len(meta.agents)),
         }
-        self.refresh()
 
     def refresh(self) -> dict[str, list[int]]:
         """Read what is new; return the numbers of the chunks that changed by name.
@@ -90,10 +98,14 @@ class Side:
 
     def meta(self) -> dict[str, Any]:
         """The content of the chunk `meta`."""
+        return self._fixed_meta | self.growing_meta()
+
+    def growing_meta(self) -> dict[str, Any]:
+        """What of `meta` changes while the side grows."""
         timeline = self.timeline
-        notes = [self.steps.damage, None if timeline.is_there else NO_TIMELINE]
+        notes = [self.note, self.steps.damage, None if timeline.is_there else NO_TIMELINE]
         counts = {"positions": self.steps.chunks, "moments": self.steps.chunks}
-        return self._fixed | {
+        return {
             "clock": "simulated" if timeline.simulated else "real",
             "steps": self.steps.steps,
             "functions": timeline.functions,
@@ -106,6 +118,17 @@ class Side:
             "note": " ".join(note for note in notes if note) or None,
         }
 
+    def status(self) -> dict[str, Any]:
+        """How far it is, as its files say."""
+        timeline = self.timeline
+        return {
+            "state": "runs" if self.is_live() else "ended",
+            "floor": self.steps.steps,
+            "newest": timeline.steps,
+            "calls": timeline.calls,
+            "tokens": timeline.tokens,
+        }
+
     def chunk(self, name: str, number: str) -> bytes:
         """The chunk `name/number`.
 
@@ -116,6 +139,8 @@ class Side:
                 return self._chunk(name, number)
             except OSError as error:
                 raise _gone(error) from None
+            except msgspec.DecodeError as error:
+                raise MetropolisError(f"{name} {number} cannot be read: {error}") from None
 
     def _chunk(self, name: str, number: str) -> bytes:
         if name == "mind":

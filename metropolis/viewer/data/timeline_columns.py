@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.timeline.reader import NONE, Calls, Executions, TimelineFollower
-from metropolis.types import Step
+from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
+from metropolis.timeline.reader import TimelineFollower
+from metropolis.types import MetropolisError, Step
 from metropolis.viewer.data.chunks import CHUNK_ROWS, NoChunkError, chunk_steps, count_of
 
 Bool = npt.NDArray[np.bool_]
@@ -21,6 +22,8 @@ Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 NUMBER_BITS = 20
 """Of the number of a call within its agent-step, in the key of the call."""
+ROWS_MAX = 1 << 28
+"""Agent-steps: with 16 bytes each they fill 4 GiB."""
 FAILED, WASTED = 1, 2
 CALL_COLUMNS: tuple[tuple[str, type[np.generic]], ...] = (
     ("index", np.int32),
@@ -90,7 +93,9 @@ class TimelineColumns:
     def _restart(self) -> None:
         self._follower = TimelineFollower(self._folder)
         self._executions = _Rows(EXECUTION_COLUMNS)
-        self._calls = _Rows([*((name, kind, 0) for name, kind in CALL_COLUMNS), ("key", np.int64, 0)])
+        self._calls = _Rows(
+            [*((name, kind, 0) for name, kind in CALL_COLUMNS), ("key", np.int64, 0)]
+        )
         self._functions, self._models = _Names(), _Names()
         self._number: int | None = None
         self.is_there = False
@@ -119,6 +124,16 @@ class TimelineColumns:
         return self._calls.count
 
     @property
+    def tokens(self) -> int:
+        """The number of tokens of all calls."""
+        return sum(int(self._calls[name].sum()) for name in ("prompt_tokens", "output_tokens"))
+
+    @property
+    def steps(self) -> Step:
+        """The number of steps up to the newest that an agent has begun."""
+        return self._executions.count // self._agents
+
+    @property
     def counts(self) -> dict[str, int]:
         """The numbers of chunks by name."""
         return {
@@ -136,7 +151,9 @@ class TimelineColumns:
         found = self._follower.poll()
         if found is None:
             return {}
-        if self._number not in (None, found.meta.number):  # the run continued earlier
+        self._check(found)
+        continues = self._number not in (None, found.meta.number)
+        if continues:  # from an earlier step on, perhaps
             self._restart()
             found = self._follower.poll() or found
         self._number = found.meta.number
@@ -145,9 +162,32 @@ class TimelineColumns:
             "executions": self._add_executions(found.executions),
             "calls": self._add_calls(found.calls),
         }
+        if continues:
+            changed = {name: set(range(count)) for name, count in self.counts.items()}
         changed["ends"] = {0} if changed["executions"] else set()
         changed["bounds"] = {0} if changed["calls"] else set()
         return {name: numbers for name, numbers in changed.items() if numbers}
+
+    def _check(self, found: Timeline) -> None:
+        """Raise MetropolisError on rows that are not of this side, or too many to be kept."""
+        if found.meta.agents != self._agents:
+            raise MetropolisError(
+                f"{self._folder}: is of {found.meta.agents} agents, and the folder of "
+                f"{self._agents}; restore the timeline of this run"
+            )
+        for rows in (found.executions, found.calls):
+            steps = (int(rows.step.min(initial=0)), int(rows.step.max(initial=0)))
+            agents = (int(rows.agent.min(initial=0)), int(rows.agent.max(initial=0)))
+            if min(*steps, *agents) < 0 or agents[1] >= self._agents:
+                raise MetropolisError(
+                    f"{self._folder}: has a row of step {steps[0]} and agent {agents[1]}; steps "
+                    f"are not negative, and agents 0 to {self._agents - 1}"
+                )
+            if (steps[1] + 1) * self._agents > ROWS_MAX:
+                raise MetropolisError(
+                    f"{self._folder}: has {steps[1] + 1} steps of {self._agents} agents; the "
+                    f"viewer shows up to {ROWS_MAX} agent-steps"
+                )
 
     def _add_executions(self, new: Executions) -> set[int]:
         """Add executions; return the numbers of the chunks that changed."""
@@ -157,11 +197,13 @@ class TimelineColumns:
             self.first_step = int(new.step.min())
         rows = self._executions
         at = new.step.astype(np.int64) * self._agents + new.agent
+        known = self.counts["executions"]
         rows.extend_to((int(new.step.max()) + 1) * self._agents)
         rows["dispatched"][at], rows["committed"][at] = new.dispatched_s, new.committed_s
         rows["blocked_by"][at], rows["cluster"][at] = new.blocked_by, new.cluster
         self._extend_end(new.dispatched_s, new.committed_s)
         changed = {int(number) for number in np.unique(at // self._chunk_rows)}
+        changed |= set(range(known, self.counts["executions"]))
         return changed | self._fill_before(float(new.dispatched_s.min()))
 
     def _fill_before(self, now_s: float) -> set[int]:
@@ -213,7 +255,9 @@ class TimelineColumns:
         return {int(number) for number in np.unique(at // CHUNK_ROWS)}
 
     def _extend_end(self, *times: npt.NDArray[np.float64]) -> None:
-        self.end_s = max(self.end_s, *(float(np.nanmax(of, initial=0.0)) for of in times))
+        """As the chunks round times, lest the last call end later than all does."""
+        latest = max(float(of[np.isfinite(of)].max(initial=0.0)) for of in times)
+        self.end_s = max(self.end_s, float(np.float32(latest)))
 
     # --- chunks
 

@@ -1,0 +1,38 @@
+// Numbers, times and names as people read them.
+
+const counts = new Intl.NumberFormat("en");
+export const count = (value) => counts.format(value);
+
+// Seconds of the run's clock.
+export function seconds(value) {
+  if (!Number.isFinite(value)) return "–";
+  if (value < 10) return `${value.toFixed(2)} s`;
+  if (value < 1000) return `${value.toFixed(1)} s`;
+  return `${count(Math.round(value))} s`;
+}
+
+export function ago(value) {
+  if (!Number.isFinite(value)) return "–";
+  const minutes = Math.floor(value / 60);
+  if (minutes < 1) return `${Math.ceil(value)} s`;
+  if (minutes < 90) return `${minutes} min`;
+  return `${(value / 3600).toFixed(1)} h`;
+}
+
+// The world's time of a step, as 07:05:10; with the day if the run has several.
+export function worldTime(side, step) {
+  const date = side.hourOf(step);
+  if (Number.isNaN(date.getTime())) return `step ${count(step)}`;
+  const time = date.toISOString().slice(11, 19);
+  const days = Math.floor((date - side.hourOf(0)) / 86400000);
+  const first = side.hourOf(0).toISOString().slice(0, 10);
+  return days || date.toISOString().slice(0, 10) !== first ? `${date.toISOString().slice(0, 10)} ${time}` : time;
+}
+
+export function initials(name) {
+  const words = name.split(/\s+/u).filter(Boolean);
+  const letters = words.length > 1 ? [words[0], words.at(-1)] : words;
+  return letters.map((word) => [...word][0] ?? "").join("").toUpperCase();
+}
+
+export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;

@@ -1,0 +1,384 @@
+// Starts the page: loads the sides, and connects state, views, panel and transport.
+
+import { Calls } from "./calls.js";
+import { CATEGORIES_TOLD_APART, category, leadColour, theme } from "./colours.js";
+import { byId, element } from "./elements.js";
+import { count, plural, seconds } from "./format.js";
+import { follow } from "./live.js";
+import { compare } from "./differences.js";
+import { LeadScale, Moment } from "./moment.js";
+import { Panel } from "./panel.js";
+import { Side } from "./side.js";
+import { Social } from "./social.js";
+import { Chunks, asJSON, openSource } from "./source.js";
+import { State, remember, remembered } from "./state.js";
+import { Steps } from "./steps.js";
+import { Town } from "./town.js";
+import { Transport } from "./transport.js";
+
+const VIEWS = { town: Town, steps: Steps, calls: Calls, social: Social };
+
+class Page {
+  constructor(source, chunks) {
+    this.source = source;
+    this.chunks = chunks;
+    this.state = new State();
+    this.leads = new LeadScale();
+    this.version = 0; // increases when the run has grown, or chunks have come
+    this.differences = null;
+    this.showsWaits = true;
+    this.views = {}; // name -> a view for each side
+    this.theme = theme();
+    this.frames = []; // durations of the last frames in ms, for tests
+  }
+
+  start(sides) {
+    this.sides = sides;
+    this.moments = sides.map((side) => new Moment(side));
+    this.panel = new Panel(this, byId("panel"));
+    this.transport = new Transport(this);
+    const kinds = sides.map((side) => side.meta);
+    const hasTimes = kinds.every((meta) => meta.counts.executions > 0 && meta.end_s > 0);
+    this.isBranch = sides.length > 1 && kinds.some((meta) => meta.forked || meta.kind === "run");
+    this.state.basis = hasTimes && !this.isBranch ? "time" : "step";
+    byId("by-time").disabled = !hasTimes;
+    document.body.classList.toggle("two", sides.length > 1);
+    this.describe();
+    this.listen();
+    this.open(this.state.view);
+    this.state.onChange((changes) => this.changed(changes));
+    if (this.isBranch) compare(this);
+    if (this.source.isServed && kinds.some((meta) => meta.live)) follow(this);
+    this.changed({});
+    let before = performance.now();
+    const frame = (now) => {
+      const began = performance.now();
+      this.transport.play(Math.min(0.25, (now - before) / 1000));
+      before = now;
+      this.draw();
+      this.frames.push(performance.now() - began);
+      if (this.frames.length > 600) this.frames.shift();
+      requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+    document.body.dataset.state = "ready";
+  }
+
+  // --- what is shown
+
+  isSelectedOn(side) {
+    return this.state.selected !== null && (this.state.side === side.index || this.isBranch || this.sides.length > 1);
+  }
+
+  viewOn(index) {
+    return this.views[this.state.view]?.[index] ?? null;
+  }
+
+  describe() {
+    const { meta } = this.sides[0];
+    document.title = `${this.sides.map((side) => side.meta.title).join(" and ")} · metropolis`;
+    byId("title").textContent = this.sides.map((side) => side.meta.title).join(" / ");
+    const steps = meta.target && meta.target !== meta.steps ? `${count(meta.steps)} of ${count(meta.target)} steps` : plural(meta.steps, "step");
+    const time = this.sides.length > 1 && !this.isBranch ? null : seconds(meta.end_s);
+    const parts = [plural(meta.agents.length, "agent"), steps, plural(meta.calls, "call"), time, meta.clock === "simulated" ? "simulated time" : null].filter((part) => part !== null);
+    byId("facts").textContent = [...parts, ...this.raceParts()].join(" · ");
+    const notes = this.sides.map((side) => side.meta.note).filter(Boolean);
+    byId("note").textContent = [...new Set(notes)].join(" ");
+  }
+
+  // How much faster the faster side of a race is.
+  raceParts() {
+    if (this.sides.length < 2 || this.isBranch) return [];
+    const [fast, slow] = this.sides.map((side) => side.meta).sort((a, b) => a.end_s - b.end_s);
+    if (!(fast.end_s > 0)) return [];
+    return [`${fast.mode} takes ${seconds(fast.end_s)}, ${slow.mode} ${seconds(slow.end_s)}: ${(slow.end_s / fast.end_s).toFixed(2)} times as fast`];
+  }
+
+  open(name) {
+    if (this.views[name] === undefined) {
+      const holder = byId(`view-${name}`);
+      this.views[name] = this.sides.map((side) => {
+        const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": `${name}: ${side.meta.title}` });
+        const caption = element("figcaption", {});
+        holder.append(element("figure", {}, caption, canvas));
+        const view = new VIEWS[name](this, side, canvas);
+        view.caption = caption;
+        return view;
+      });
+    }
+    for (const each of Object.keys(VIEWS)) {
+      byId(`view-${each}`).hidden = each !== name;
+      byId(`tab-${each}`).setAttribute("aria-selected", String(each === name));
+    }
+    if (name === "social") for (const view of this.views.social) view.read();
+    this.invalidate();
+  }
+
+  changed(changes) {
+    const { state } = this;
+    if ("view" in changes) this.open(state.view);
+    if (state.isLive) state.at = this.transport.end;
+    this.sides.forEach((side, index) => {
+      const moment = this.moments[index];
+      moment.update(state.basis, state.at);
+      this.leads.include(moment.lead);
+      const last = side.meta.target ?? side.meta.steps;
+      this.captions(index, moment, last);
+    });
+    this.transport.update();
+    this.panel.update("selected" in changes || "call" in changes || "view" in changes || "side" in changes);
+    document.body.dataset.basis = state.basis;
+    for (const name of Object.keys(VIEWS)) document.body.classList.toggle(`view-${name}`, name === state.view);
+    this.drawLegend();
+    this.invalidate();
+  }
+
+  captions(index, moment, last) {
+    const { meta } = this.sides[index];
+    const isOnly = this.sides.length === 1;
+    const share = last ? moment.floor / last : 0;
+    const text = this.state.basis === "time" ? `${meta.title} — all agents have done ${count(moment.floor)} of ${plural(last, "step")} (${Math.floor(100 * share)} %)` : meta.title;
+    for (const views of Object.values(this.views)) {
+      const { caption } = views[index];
+      caption.hidden = isOnly;
+      caption.textContent = text;
+      caption.style.setProperty("--share", `${100 * share}%`);
+    }
+  }
+
+  // Draw again at the next frame.
+  invalidate() {
+    for (const view of this.views[this.state.view] ?? []) view.stage.isDirty = true;
+  }
+
+  draw() {
+    for (const view of this.views[this.state.view] ?? []) view.stage.draw();
+  }
+
+  chunkArrived() {
+    this.version += 1;
+    if (this.isWaiting) return;
+    this.isWaiting = true;
+    requestAnimationFrame(() => {
+      this.isWaiting = false;
+      this.changed({});
+      this.panel.update();
+    });
+  }
+
+  drawLegend() {
+    const legend = byId("legend");
+    const key = `${this.state.view} ${this.state.basis} ${this.leads.most} ${this.sides[0].meta.functions.length}`;
+    if (key === this.legendKey) return;
+    this.legendKey = key;
+    const item = (colour, text, kind = "") => {
+      const mark = element("span", { class: `swatch ${kind}` });
+      mark.style.setProperty("--colour", colour);
+      return element("span", { class: "item" }, mark, text);
+    };
+    if (this.state.view === "calls") {
+      const { functions } = this.sides[0].meta;
+      const named = functions.slice(0, CATEGORIES_TOLD_APART).map((name, index) => item(category(index), name, "square"));
+      const others = functions.slice(CATEGORIES_TOLD_APART);
+      if (others.length) named.push(item(category(CATEGORIES_TOLD_APART), others.length > 1 ? plural(others.length, "other function") : others[0], "square"));
+      legend.replaceChildren(...named);
+    } else if (this.state.view === "social") {
+      legend.replaceChildren(
+        element("span", { class: "item" }, "a wider line: they spoke more often"),
+        element("span", { class: "item" }, "news: the darker, the earlier an agent knew"),
+      );
+    } else if (this.state.basis === "time") {
+      const bar = element("span", { class: "scale" });
+      bar.style.background = `linear-gradient(to right, ${Array.from({ length: 11 }, (_, at) => leadColour(at / 10)).join(", ")})`;
+      legend.replaceChildren(
+        element("span", { class: "item" }, "at the floor", bar, `${count(this.leads.most)} steps ahead`),
+        item("var(--ink)", "runs"),
+        item("var(--ink)", "waits", "hollow"),
+        item("var(--alarm)", "waits for", "arrow"),
+      );
+    } else {
+      legend.replaceChildren(item("var(--accent)", "awake"), item("var(--quiet)", "asleep"), ...(this.isBranch ? [item("var(--alarm)", "differs", "hollow")] : []));
+    }
+  }
+
+  // --- what the reader does
+
+  select(side, agent) {
+    this.clearSearchQuietly();
+    const known = agent ?? null;
+    this.state.set({ side, selected: known, call: null, follows: known !== null && this.state.follows });
+  }
+
+  follow() {
+    this.state.set({ follows: !this.state.follows, view: "town" });
+    this.panel.update();
+  }
+
+  // Show an agent at a step.
+  show(side, agent, step) {
+    this.moveToStep(side, agent, step);
+    this.state.set({ side, selected: agent, isPlaying: false, isLive: false });
+    this.panel.update();
+  }
+
+  moveToStep(side, agent, step) {
+    if (this.state.basis === "step") {
+      this.state.set({ at: step });
+      return;
+    }
+    // in its own time: just after it has come to that step
+    const time = step > 0 ? this.sides[side].committed(agent, step - 1) : 0;
+    if (time !== undefined && Number.isFinite(time)) this.state.set({ at: time });
+  }
+
+  moveTo(basis, at) {
+    const { state } = this;
+    if (state.basis !== basis) this.setBasis(basis);
+    state.set({ at: Math.max(0, Math.min(at, this.transport.end)), isPlaying: false, isLive: false });
+  }
+
+  setBasis(basis) {
+    const { state } = this;
+    if (basis === state.basis) return;
+    const side = this.sides[state.side];
+    const moment = this.moments[state.side];
+    const step = state.selected === null ? moment.floor : moment.steps[state.selected];
+    const at = basis === "step" ? Math.min(step, Math.max(0, side.meta.steps - 1)) : side.timeOfStep(Math.floor(state.at));
+    state.set({ basis, at, isPlaying: false });
+  }
+
+  // To the moment of the selected agent before or after this one.
+  leap(direction) {
+    const { state } = this;
+    if (state.selected === null) return;
+    const side = this.sides[state.side];
+    const step = this.moments[state.side].steps[state.selected];
+    const near = side.momentsOf(state.selected, Math.max(0, step - side.perChunk), step + side.perChunk).map(([at]) => at);
+    const found = direction > 0 ? near.find((at) => at > step) : near.filter((at) => at < step).at(-1);
+    if (found !== undefined) this.show(state.side, state.selected, found);
+  }
+
+  openCall(side, calls, row) {
+    this.state.set({ side, selected: calls.agent[row], call: { calls, row, index: calls.index[row] } });
+  }
+
+  clearSearch() {
+    this.clearSearchQuietly();
+    this.panel.update();
+  }
+
+  clearSearchQuietly() {
+    byId("search").value = "";
+    this.panel.query = "";
+    this.panel.hits = null;
+  }
+
+  // Maps of two sides show the same place, and their calls the same time.
+  linkViews(view) {
+    for (const other of this.views[this.state.view] ?? []) {
+      if (other === view || !other.stage.width) continue;
+      other.stage.offset = [...view.stage.offset];
+      other.stage.scale = [...view.stage.scale];
+      other.stage.isDirty = true;
+    }
+  }
+
+  listen() {
+    for (const name of Object.keys(VIEWS)) byId(`tab-${name}`).addEventListener("click", () => this.state.set({ view: name }));
+    byId("search-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.panel.search(byId("search").value);
+    });
+    byId("search").addEventListener("input", () => byId("search").value || this.clearSearch());
+    byId("fit").addEventListener("click", () => this.refit());
+    byId("theme").addEventListener("click", () => this.changeTheme());
+    byId("waits").addEventListener("change", (event) => {
+      this.showsWaits = event.target.checked;
+      this.invalidate();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
+    addEventListener("keydown", (event) => this.key(event));
+    const kept = remembered("theme", "");
+    if (kept) document.documentElement.dataset.theme = kept;
+    this.repaint();
+  }
+
+  refit() {
+    this.state.set({ follows: false });
+    for (const view of this.views[this.state.view]) view.fit();
+  }
+
+  changeTheme() {
+    const isDark = document.documentElement.dataset.theme
+      ? document.documentElement.dataset.theme === "dark"
+      : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = isDark ? "light" : "dark";
+    remember("theme", document.documentElement.dataset.theme);
+    this.repaint();
+  }
+
+  repaint() {
+    this.theme = theme();
+    this.transport.update();
+    this.invalidate();
+  }
+
+  key(event) {
+    const isTyping = /^(INPUT|TEXTAREA|SELECT)$/u.test(event.target.tagName) && event.target.type !== "range" && event.target.type !== "checkbox";
+    if (event.key === "Escape") {
+      if (this.state.call !== null) this.state.set({ call: null });
+      else this.select(this.state.side, null);
+      event.target.blur?.();
+      return;
+    }
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { state } = this;
+    const small = state.basis === "step" ? 1 : this.transport.end / 500;
+    const names = Object.keys(VIEWS);
+    const actions = {
+      " ": () => this.transport.toggle(),
+      ArrowLeft: () => this.moveTo(state.basis, state.at - small * (event.shiftKey ? 10 : 1)),
+      ArrowRight: () => this.moveTo(state.basis, state.at + small * (event.shiftKey ? 10 : 1)),
+      Home: () => this.moveTo(state.basis, 0),
+      End: () => this.moveTo(state.basis, this.transport.end),
+      ",": () => this.leap(-1),
+      ".": () => this.leap(1),
+      t: () => byId("by-time").disabled || this.setBasis(state.basis === "time" ? "step" : "time"),
+      f: () => state.selected !== null && this.follow(),
+      w: () => byId("waits").click(),
+      0: () => this.refit(),
+      "+": () => this.viewOn(state.side).stage.zoom(1.3),
+      "-": () => this.viewOn(state.side).stage.zoom(1 / 1.3),
+      "/": () => byId("search").focus(),
+      "?": () => byId("keys").showModal(),
+      n: () => this.select(state.side, ((state.selected ?? -1) + 1) % this.sides[state.side].agents),
+    };
+    for (const [at, name] of names.entries()) actions[String(at + 1)] = () => state.set({ view: name });
+    if (event.target.tagName === "BUTTON" && event.key === " ") return;
+    const action = actions[event.key];
+    if (action === undefined) return;
+    event.preventDefault();
+    action();
+  }
+}
+
+
+
+async function start() {
+  const source = openSource();
+  let page = null;
+  const chunks = new Chunks(source, () => page?.chunkArrived());
+  const { sides: total } = await chunks.load("sides", asJSON);
+  const sides = [];
+  for (let index = 0; index < total; index += 1) sides.push(await Side.open(index, chunks));
+  page = new Page(source, chunks);
+  window.metropolis = page;
+  await Promise.all(sides.filter((side) => side.meta.counts.executions).map((side) => chunks.load(side.path("ends", 0), (buffer) => new Float32Array(buffer)).catch(() => null)));
+  page.start(sides);
+}
+
+start().catch((error) => {
+  document.body.dataset.state = "failed";
+  byId("failure").hidden = false;
+  byId("failure").textContent = error.message;
+});

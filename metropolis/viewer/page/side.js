@@ -1,0 +1,272 @@
+// One side of the page: a run, or a lane of a replay. It answers what is known now, and asks for the
+// chunks that it lacks.
+
+import { asJSON } from "./source.js";
+
+const NEVER = Infinity;
+
+export class Side {
+  constructor(index, meta, chunks) {
+    this.index = index;
+    this.chunks = chunks;
+    this.hints = new Int32Array(meta.agents.length);
+    this.update(meta);
+  }
+
+  static async open(index, chunks) {
+    const meta = await chunks.load(`${index}/meta/0`, asJSON);
+    return new Side(index, meta, chunks);
+  }
+
+  update(meta) {
+    this.meta = meta;
+    this.agents = meta.agents.length;
+    this.perChunk = meta.chunk_steps;
+    this.isSimulated = meta.clock === "simulated";
+  }
+
+  path(name, number) {
+    return `${this.index}/${name}/${number}`;
+  }
+
+  // --- positions, by step
+
+  positionsChunk(number) {
+    return this.chunks.get(this.path("positions", number), (buffer) => new Float32Array(buffer));
+  }
+
+  // Whether `into` ([x, y], from `at` on) now has the position of an agent at the beginning of a step.
+  position(agent, step, into, at = 0) {
+    const last = Math.max(0, this.meta.steps - 1);
+    const known = Math.min(step, last);
+    const number = Math.floor(known / this.perChunk);
+    const chunk = this.positionsChunk(number);
+    if (chunk === null) return false;
+    const row = 2 * ((known - number * this.perChunk) * this.agents + agent);
+    if (row + 1 >= chunk.length) return false;
+    into[at] = chunk[row];
+    into[at + 1] = chunk[row + 1];
+    return true;
+  }
+
+  // --- executions, by step and time
+
+  executionsChunk(number) {
+    return this.chunks.get(this.path("executions", number), (buffer) => {
+      const rows = buffer.byteLength / 16;
+      return {
+        rows,
+        dispatched: new Float32Array(buffer, 0, rows),
+        committed: new Float32Array(buffer, 4 * rows, rows),
+        blockedBy: new Int32Array(buffer, 8 * rows, rows),
+        cluster: new Int32Array(buffer, 12 * rows, rows),
+      };
+    });
+  }
+
+  // {dispatched, committed, blockedBy, cluster} of an agent-step; null while it is unknown.
+  execution(agent, step) {
+    const number = Math.floor(step / this.perChunk);
+    if (step < 0 || number >= this.meta.counts.executions) return null;
+    const chunk = this.executionsChunk(number);
+    if (chunk === null) return null;
+    const row = (step - number * this.perChunk) * this.agents + agent;
+    if (row >= chunk.rows) return null;
+    return {
+      dispatched: chunk.dispatched[row],
+      committed: chunk.committed[row],
+      blockedBy: chunk.blockedBy[row],
+      cluster: chunk.cluster[row],
+    };
+  }
+
+  committed(agent, step) {
+    const number = Math.floor(step / this.perChunk);
+    if (number >= this.meta.counts.executions) return NEVER;
+    const chunk = this.executionsChunk(number);
+    if (chunk === null) return undefined;
+    const row = (step - number * this.perChunk) * this.agents + agent;
+    const time = row < chunk.rows ? chunk.committed[row] : NaN;
+    return Number.isNaN(time) ? NEVER : time;
+  }
+
+  // The committed time of the last step of each chunk, (chunks, agents).
+  ends() {
+    return this.chunks.get(this.path("ends", 0), (buffer) => new Float32Array(buffer));
+  }
+
+  // The step that each agent is at, at a time: its first one that is not committed. Returns the floor.
+  stepsAt(time, steps) {
+    const ends = this.ends();
+    let floor = Infinity;
+    for (let agent = 0; agent < this.agents; agent += 1) {
+      steps[agent] = this.stepAt(agent, time, ends);
+      if (steps[agent] < floor) floor = steps[agent];
+    }
+    return floor;
+  }
+
+  stepAt(agent, time, ends = this.ends()) {
+    if (ends === null) return this.hints[agent];
+    // the first chunk whose last step is not committed at that time
+    let low = 0;
+    let high = ends.length / this.agents;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (ends[middle * this.agents + agent] <= time) low = middle + 1;
+      else high = middle;
+    }
+    const count = this.meta.counts.executions;
+    if (low >= count) return (this.hints[agent] = this.meta.target ?? this.meta.steps);
+    const chunk = this.executionsChunk(low);
+    if (chunk === null) return this.hints[agent];
+    let first = 0;
+    let last = Math.floor(chunk.rows / this.agents);
+    while (first < last) {
+      const middle = (first + last) >> 1;
+      if (chunk.committed[middle * this.agents + agent] <= time) first = middle + 1;
+      else last = middle;
+    }
+    return (this.hints[agent] = low * this.perChunk + first);
+  }
+
+  // Moves `time` of the run's clock to that at which all have committed `step`.
+  timeOfStep(step) {
+    if (step <= 0) return 0;
+    let latest = 0;
+    for (let agent = 0; agent < this.agents; agent += 1) {
+      const time = this.committed(agent, step - 1);
+      if (time === undefined || time === NEVER) return this.meta.end_s;
+      if (time > latest) latest = time;
+    }
+    return latest;
+  }
+
+  // --- moments
+
+  momentsChunk(number) {
+    return this.chunks.get(this.path("moments", number), asJSON);
+  }
+
+  loadMoments(number) {
+    return this.chunks.load(this.path("moments", number), asJSON);
+  }
+
+  // What an agent does at a step: {label, emoji, place, asleep}; null while it is unknown.
+  doing(agent, step) {
+    const number = Math.min(
+      Math.floor(Math.max(0, step) / this.perChunk),
+      this.meta.counts.moments - 1,
+    );
+    if (number < 0) return null;
+    const chunk = this.momentsChunk(number);
+    if (chunk === null) return null;
+    const byAgent = this.momentsByAgent(number, chunk);
+    const own = byAgent.get(agent) ?? [];
+    let found = chunk.now?.[agent] ?? null;
+    for (const [at, , kind, text, extra] of own) {
+      if (at > step) break;
+      if (kind === "does") found = { ...(extra ?? {}), label: text };
+    }
+    return found;
+  }
+
+  momentsByAgent(number, chunk) {
+    if (chunk.byAgent === undefined) {
+      chunk.byAgent = new Map();
+      for (const moment of chunk.moments) {
+        const own = chunk.byAgent.get(moment[1]);
+        if (own === undefined) chunk.byAgent.set(moment[1], [moment]);
+        else own.push(moment);
+      }
+    }
+    return chunk.byAgent;
+  }
+
+  // The moments of an agent from `first` to `last` step, both included, as far as they are known.
+  momentsOf(agent, first, last) {
+    const found = [];
+    const from = Math.max(0, Math.floor(first / this.perChunk));
+    const to = Math.min(Math.floor(last / this.perChunk), this.meta.counts.moments - 1);
+    for (let number = from; number <= to; number += 1) {
+      const chunk = this.momentsChunk(number);
+      if (chunk === null) continue;
+      for (const moment of this.momentsByAgent(number, chunk).get(agent) ?? []) {
+        if (moment[0] >= first && moment[0] <= last) found.push(moment);
+      }
+    }
+    return found;
+  }
+
+  // Calls `visit(moments)` for every chunk of moments in order; stops when `isStale()`.
+  async scanMoments(visit, isStale) {
+    for (let number = 0; number < this.meta.counts.moments; number += 1) {
+      const chunk = await this.loadMoments(number);
+      if (isStale()) return;
+      visit(chunk.moments, number);
+    }
+  }
+
+  // --- calls
+
+  callsChunk(number) {
+    return this.chunks.get(this.path("calls", number), (buffer) => decodedCalls(buffer, this.agents));
+  }
+
+  // First sending and last completion of each chunk of calls, (chunks, 2).
+  callBounds() {
+    return this.chunks.get(this.path("bounds", 0), (buffer) => new Float32Array(buffer));
+  }
+
+  // The chunks of calls that reach into a time span, as far as they are loaded.
+  *callsBetween(from, to) {
+    const bounds = this.callBounds();
+    if (bounds === null) return;
+    for (let number = 0; 2 * number < bounds.length; number += 1) {
+      if (bounds[2 * number] > to || bounds[2 * number + 1] < from) continue;
+      const chunk = this.callsChunk(number);
+      if (chunk !== null) yield chunk;
+    }
+  }
+
+  callText(index) {
+    return this.chunks.load(this.path("call", index), asJSON);
+  }
+
+  mind(agent, step) {
+    return this.chunks.load(this.path("mind", `${agent}-${step}`), asJSON);
+  }
+
+  // --- the world's clock
+
+  hourOf(step) {
+    return new Date(Date.parse(`${this.meta.start}Z`) + 1000 * step * this.meta.step_s);
+  }
+}
+
+function decodedCalls(buffer, agents) {
+  const count = new Int32Array(buffer, 0, 1)[0];
+  let at = 4;
+  const column = (Kind) => {
+    const values = new Kind(buffer, at, count);
+    at += 4 * count;
+    return values;
+  };
+  const calls = { count };
+  for (const name of ["index", "step", "agent", "function", "model", "instance"]) {
+    calls[name] = column(Int32Array);
+  }
+  for (const name of ["sent", "started", "completed"]) calls[name] = column(Float32Array);
+  for (const name of ["prompt", "output", "flags"]) calls[name] = column(Int32Array);
+  // rows by agent, in order of sending: offsets[a] … offsets[a + 1] of `order`
+  const offsets = new Int32Array(agents + 1);
+  for (let row = 0; row < count; row += 1) offsets[calls.agent[row] + 1] += 1;
+  for (let agent = 0; agent < agents; agent += 1) offsets[agent + 1] += offsets[agent];
+  const next = offsets.slice();
+  const order = new Int32Array(count);
+  for (let row = 0; row < count; row += 1) order[next[calls.agent[row]]++] = row;
+  return { ...calls, offsets, order };
+}
+
+export const FAILED = 1;
+export const WASTED = 2;

@@ -1,0 +1,420 @@
+// The map: walls and places, agents at their own steps, their ways, what they say, who waits for whom.
+
+import { Stage, fitted, rounded, wrapped } from "./canvas.js";
+import { isDark, leadColour } from "./colours.js";
+import { Fold } from "./fold.js";
+import { initials } from "./format.js";
+import { layoutOf } from "./network.js";
+import { FINISHED, WAITING } from "./moment.js";
+
+const SPOKEN_STEPS = 6; // for how long speech is shown
+const WAY_STEPS = 30;
+const BUBBLES_MAX = 14;
+const NAMES_FROM = 9; // pixels of a tile
+const PLACES_FROM = 4;
+const OBJECTS_FROM = 22;
+
+export class Town {
+  constructor(page, side, canvas) {
+    this.page = page;
+    this.side = side;
+    this.hovered = null;
+    const { map, graph } = side.meta;
+    this.hops = graph ? layoutOf(side.agents, graph) : null;
+    this.picture = null;
+    this.map = map;
+    this.fold = map ? new Fold(map) : null;
+    this.stage = new Stage(canvas, {
+      draw: (context) => this.draw(context),
+      onTap: (x, y) => page.select(side.index, this.agentAt(x, y)),
+      onHover: (x, y) => this.hover(this.agentAt(x, y)),
+      onLeave: () => this.hover(null),
+      onView: (isFirst, change) => this.viewed(isFirst, change),
+    });
+  }
+
+  fit() {
+    this.isFitted = true;
+    const { map } = this;
+    if (map) {
+      this.stage.fit(0, 0, this.fold.width, this.fold.height);
+      return;
+    }
+    if (this.hops) {
+      this.stage.fit(-1.1, -1.1, 1.1, 1.1);
+      return;
+    }
+    const points = this.page.moments[this.side.index].positions;
+    let [x0, y0, x1, y1] = [Infinity, Infinity, -Infinity, -Infinity];
+    for (let at = 0; at < points.length; at += 2) {
+      x0 = Math.min(x0, points[at]);
+      x1 = Math.max(x1, points[at]);
+      y0 = Math.min(y0, points[at + 1]);
+      y1 = Math.max(y1, points[at + 1]);
+    }
+    if (x0 <= x1) this.stage.fit(x0 - 4, y0 - 4, x1 + 5, y1 + 5);
+  }
+
+  viewed(isFirst, change) {
+    if (isFirst || (change && this.isFitted)) {
+      this.fit();
+    } else if (change) {
+      this.stage.offset[0] += change[0] / 2; // keep the middle
+      this.stage.offset[1] += change[1] / 2;
+    }
+    if (isFirst || change) return;
+    this.isFitted = false;
+    this.page.linkViews(this);
+  }
+
+  hover(agent) {
+    if (agent === this.hovered) return;
+    this.hovered = agent;
+    this.stage.canvas.style.cursor = agent === null ? "" : "pointer";
+    this.stage.isDirty = true;
+  }
+
+  // The place of an agent on the canvas.
+  place(agent) {
+    const { stage } = this;
+    if (this.hops) return [stage.toX(this.hops[2 * agent]), stage.toY(this.hops[2 * agent + 1])];
+    const { positions } = this.page.moments[this.side.index];
+    return this.placeOf(positions[2 * agent], positions[2 * agent + 1]);
+  }
+
+  // The middle of a tile on the canvas.
+  placeOf(x, y) {
+    const { fold, stage } = this;
+    if (!fold) return [stage.toX(x + 0.5), stage.toY(y + 0.5)];
+    const row = fold.rowOf(x);
+    return [stage.toX(fold.x(x, row) + 0.5), stage.toY(fold.y(y, row) + 0.5)];
+  }
+
+  get radius() {
+    const most = this.side.agents > 300 ? 7 : 11;
+    if (this.hops) return Math.max(3, Math.min(most, 90 / Math.sqrt(this.side.agents)));
+    return Math.max(this.side.agents > 300 ? 2.5 : 5, Math.min(most, 0.62 * this.stage.scale[0]));
+  }
+
+  agentAt(x, y) {
+    let nearest = null;
+    let distance = Math.max(10, this.radius + 3);
+    for (let agent = 0; agent < this.side.agents; agent += 1) {
+      const [ax, ay] = this.place(agent);
+      const away = Math.hypot(ax - x, ay - y);
+      if (away < distance) [nearest, distance] = [agent, away];
+    }
+    return nearest;
+  }
+
+  // --- drawing
+
+  draw(context) {
+    const { page, side, stage } = this;
+    const theme = page.theme;
+    const moment = page.moments[side.index];
+    if (page.state.follows && page.isSelectedOn(side)) {
+      const [x, y] = this.place(page.state.selected);
+      stage.offset[0] += stage.width / 2 - x;
+      stage.offset[1] += stage.height / 2 - y;
+    }
+    this.drawMap(context, theme);
+    if (this.hops) this.drawAcquaintances(context, theme);
+    this.drawWays(context, moment);
+    this.drawWaits(context, theme, moment);
+    const order = [...moment.steps.keys()].sort((a, b) => moment.steps[a] - moment.steps[b]);
+    for (const agent of order) if (moment.isKnown[agent] || this.hops) this.drawAgent(context, theme, moment, agent);
+    this.drawSpeech(context, theme, moment);
+    if (page.isSelectedOn(side)) this.drawSelected(context, theme);
+    if (this.hovered !== null) this.drawName(context, theme, this.hovered, true);
+  }
+
+  drawMap(context, theme) {
+    const { stage, map } = this;
+    if (!map) return;
+    if (this.picture === null || this.pictureTheme !== theme) {
+      this.picture = pictureOf(map, theme);
+      this.pictureTheme = theme;
+    }
+    const [scale] = stage.scale;
+    context.imageSmoothingEnabled = scale < 2;
+    this.fold.starts.forEach((start, row) => {
+      const width = this.fold.widthOf(row);
+      const [x, y] = [stage.toX(0), stage.toY(this.fold.y(0, row))];
+      context.drawImage(this.picture, start, 0, width, map.height, x, y, width * scale, map.height * scale);
+    });
+    if (scale < PLACES_FROM * 0.75) return;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    if (scale >= OBJECTS_FROM) {
+      context.font = "10px system-ui, sans-serif";
+      context.fillStyle = theme.quiet;
+      for (const { name, x0, y0, x1, y1 } of map.objects ?? []) {
+        const [cx, cy] = this.placeOf((x0 + x1) / 2, (y0 + y1) / 2);
+        if (this.isInside(cx, cy)) context.fillText(fitted(context, name, (x1 - x0 + 2) * scale), cx, cy);
+      }
+    }
+    this.drawPlaces(context, theme, scale);
+  }
+
+  // Names of buildings; closer, those of their rooms.
+  drawPlaces(context, theme, scale) {
+    const areas = this.map.areas ?? [];
+    const showsRooms = scale >= NAMES_FROM;
+    const buildings = new Map();
+    for (const area of areas) {
+      const [building, room] = area.name.includes(": ") ? area.name.split(/: (.*)/su) : [area.name, ""];
+      const known = buildings.get(building);
+      const box = known ?? { name: building, x0: Infinity, y0: Infinity, x1: -Infinity, y1: -Infinity };
+      box.x0 = Math.min(box.x0, area.x0);
+      box.y0 = Math.min(box.y0, area.y0);
+      box.x1 = Math.max(box.x1, area.x1);
+      box.y1 = Math.max(box.y1, area.y1);
+      buildings.set(building, box);
+      if (showsRooms && room) {
+        context.font = "11px system-ui, sans-serif";
+        context.fillStyle = theme.quiet;
+        this.drawPlace(context, room, area, scale, (area.y0 + area.y1 + 1) / 2);
+      }
+    }
+    context.font = "600 11px system-ui, sans-serif";
+    context.fillStyle = theme.quiet;
+    for (const box of buildings.values()) this.drawPlace(context, box.name, box, scale, box.y0 - 1.9);
+  }
+
+  drawPlace(context, name, box, scale, y) {
+    const [cx, cy] = this.placeOf((box.x0 + box.x1) / 2, y - 0.5);
+    if (!this.isInside(cx, cy)) return;
+    context.fillText(fitted(context, name, (box.x1 - box.x0 + 3) * scale), cx, cy);
+  }
+
+  isInside(x, y) {
+    return x > -60 && y > -30 && x < this.stage.width + 60 && y < this.stage.height + 30;
+  }
+
+  drawAcquaintances(context, theme) {
+    const edges = this.side.meta.graph.edges ?? this.side.meta.graph;
+    context.strokeStyle = theme.line;
+    context.lineWidth = 1;
+    context.globalAlpha = Math.max(0.15, Math.min(0.9, 600 / edges.length));
+    context.beginPath();
+    for (const [a, b] of edges) {
+      context.moveTo(...this.place(a));
+      context.lineTo(...this.place(b));
+    }
+    context.stroke();
+    context.globalAlpha = 1;
+  }
+
+  drawWays(context, moment) {
+    const { page, side, stage } = this;
+    if (this.hops) return;
+    const all = side.agents <= 60;
+    const at = [0, 0];
+    context.lineWidth = Math.max(1.2, Math.min(3, 0.16 * stage.scale[0]));
+    context.lineJoin = "round";
+    for (let agent = 0; agent < side.agents; agent += 1) {
+      const isSelected = page.isSelectedOn(side) && page.state.selected === agent;
+      if (!all && !isSelected) continue;
+      const last = moment.steps[agent];
+      context.globalAlpha = isSelected ? 0.9 : 0.35;
+      context.strokeStyle = isSelected ? page.theme.accent : this.colour(moment, agent);
+      context.beginPath();
+      let row = null;
+      for (let step = Math.max(0, last - WAY_STEPS); step <= last; step += 1) {
+        if (!side.position(agent, step, at)) continue;
+        const [before, point] = [row, this.placeOf(at[0], at[1])];
+        row = this.fold?.rowOf(at[0]) ?? 0;
+        if (before === row) context.lineTo(...point);
+        else context.moveTo(...point);
+      }
+      context.stroke();
+    }
+    context.globalAlpha = 1;
+  }
+
+  drawWaits(context, theme, moment) {
+    if (moment.basis !== "time" || !this.page.showsWaits) return;
+    context.strokeStyle = context.fillStyle = theme.alarm;
+    context.lineWidth = 1.2;
+    const waiting = moment.blockedBy.reduce((sum, blocker) => sum + (blocker >= 0), 0);
+    context.globalAlpha = Math.max(0.12, Math.min(0.65, 30 / waiting));
+    for (let agent = 0; agent < this.side.agents; agent += 1) {
+      const blocker = moment.blockedBy[agent];
+      if (blocker < 0) continue;
+      arrow(context, this.place(agent), this.place(blocker), this.radius + 2);
+    }
+    context.globalAlpha = 1;
+  }
+
+  colour(moment, agent) {
+    if (moment.basis === "time") {
+      return leadColour(this.page.leads.share(moment.steps[agent] - moment.floor));
+    }
+    return this.side.doing(agent, moment.steps[agent])?.asleep ? this.page.theme.quiet : this.page.theme.accent;
+  }
+
+  drawAgent(context, theme, moment, agent) {
+    const [x, y] = this.place(agent);
+    if (!this.isInside(x, y)) return;
+    const { radius } = this;
+    const colour = this.colour(moment, agent);
+    const waits = moment.status[agent] === WAITING;
+    const isOver = moment.status[agent] === FINISHED;
+    context.beginPath();
+    context.arc(x, y, radius, 0, 2 * Math.PI);
+    context.fillStyle = waits || isOver ? theme.panel : colour;
+    context.globalAlpha = isOver ? 0.6 : 1;
+    context.fill();
+    context.lineWidth = waits ? Math.max(1.5, radius * 0.28) : 1;
+    context.strokeStyle = waits ? colour : theme.ink;
+    context.globalAlpha *= waits ? 1 : 0.55;
+    context.stroke();
+    context.globalAlpha = 1;
+    if (this.page.differs?.(agent, moment)) {
+      context.beginPath();
+      context.arc(x, y, radius + 3, 0, 2 * Math.PI);
+      context.strokeStyle = theme.alarm;
+      context.lineWidth = 2;
+      context.stroke();
+    }
+    if (radius >= 8) {
+      const share = moment.basis === "time" ? this.page.leads.share(moment.steps[agent] - moment.floor) : 0;
+      context.fillStyle = waits || isOver ? theme.ink : isDark(share) ? "#fff" : "#111";
+      context.font = `600 ${Math.round(radius * 0.95)}px system-ui, sans-serif`;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillText(initials(this.side.meta.agents[agent]), x, y + 0.5);
+    }
+    if (this.stage.scale[0] >= NAMES_FROM && !this.hops) {
+      const doing = this.side.doing(agent, moment.steps[agent]);
+      if (doing?.emoji) {
+        context.font = `${Math.round(radius * 1.5)}px system-ui, sans-serif`;
+        context.textAlign = "center";
+        context.textBaseline = "middle";
+        context.fillStyle = theme.ink;
+        context.fillText(doing.emoji, x + radius * 1.3, y - radius * 1.3);
+      }
+      if (this.stage.scale[0] >= 1.6 * NAMES_FROM) this.drawName(context, theme, agent, false);
+    }
+  }
+
+  drawName(context, theme, agent, isProminent) {
+    const moment = this.page.moments[this.side.index];
+    const [x, y] = this.place(agent);
+    const name = this.side.meta.agents[agent];
+    const label = isProminent ? this.side.doing(agent, moment.steps[agent])?.label : null;
+    const lines = label ? [name, label] : [name];
+    context.font = "600 12px system-ui, sans-serif";
+    const width = Math.min(260, Math.max(...lines.map((line) => context.measureText(line).width)));
+    if (isProminent) {
+      context.fillStyle = theme.bubble;
+      context.globalAlpha = 0.94;
+      rounded(context, x - width / 2 - 7, y + this.radius + 4, width + 14, 17 * lines.length + 6, 6);
+      context.fill();
+      context.globalAlpha = 1;
+    }
+    context.textAlign = "center";
+    context.textBaseline = "top";
+    lines.forEach((line, row) => {
+      context.font = `${row ? 400 : 600} 12px system-ui, sans-serif`;
+      context.fillStyle = row ? theme.quiet : theme.ink;
+      context.fillText(fitted(context, line, 260), x, y + this.radius + 8 + 17 * row);
+    });
+  }
+
+  drawSelected(context, theme) {
+    const [x, y] = this.place(this.page.state.selected);
+    context.beginPath();
+    context.arc(x, y, this.radius + 4, 0, 2 * Math.PI);
+    context.strokeStyle = theme.accent;
+    context.lineWidth = 2.5;
+    context.stroke();
+    this.drawName(context, theme, this.page.state.selected, true);
+  }
+
+  // What is said now, newest first, where there is room.
+  drawSpeech(context, theme, moment) {
+    const said = [];
+    for (let agent = 0; agent < this.side.agents; agent += 1) {
+      const step = moment.steps[agent];
+      const [x, y] = this.place(agent);
+      if (!this.isInside(x, y)) continue;
+      for (const [at, , kind, text] of this.side.momentsOf(agent, step - SPOKEN_STEPS, step)) {
+        if (kind === "says") said.push({ agent, age: step - at, text, x, y });
+      }
+    }
+    said.sort((a, b) => a.age - b.age);
+    const taken = [];
+    const spoke = new Set();
+    context.font = "12px system-ui, sans-serif";
+    for (const { agent, age, text, x, y } of said) {
+      if (spoke.has(agent) || taken.length === BUBBLES_MAX) continue;
+      const lines = wrapped(context, text, 190, 3);
+      const width = Math.max(...lines.map((line) => context.measureText(line).width)) + 16;
+      const height = 15 * lines.length + 10;
+      const left = Math.min(Math.max(4, x - width / 2), this.stage.width - width - 4);
+      const top = y - this.radius - height - 9;
+      const overlaps = taken.some(
+        ([l, t, w, h]) => left < l + w && l < left + width && top < t + h && t < top + height,
+      );
+      if (overlaps) continue;
+      spoke.add(agent);
+      taken.push([left, top, width, height]);
+      context.globalAlpha = Math.max(0.35, 1 - age / (SPOKEN_STEPS + 1));
+      context.fillStyle = theme.bubble;
+      context.strokeStyle = theme.line;
+      context.lineWidth = 1;
+      rounded(context, left, top, width, height, 7);
+      context.fill();
+      context.stroke();
+      context.beginPath();
+      context.moveTo(x - 4, top + height - 0.5);
+      context.lineTo(x, top + height + 6);
+      context.lineTo(x + 4, top + height - 0.5);
+      context.fill();
+      context.fillStyle = theme.ink;
+      context.textAlign = "left";
+      context.textBaseline = "top";
+      lines.forEach((line, row) => context.fillText(line, left + 8, top + 6 + 15 * row));
+      context.globalAlpha = 1;
+    }
+  }
+}
+
+// The map with a pixel for each tile.
+function pictureOf(map, theme) {
+  const canvas = document.createElement("canvas");
+  canvas.width = map.width;
+  canvas.height = map.height;
+  const context = canvas.getContext("2d");
+  context.fillStyle = theme.floor;
+  context.fillRect(0, 0, map.width, map.height);
+  context.fillStyle = theme.area;
+  for (const { x0, y0, x1, y1 } of map.areas ?? []) context.fillRect(x0, y0, x1 - x0 + 1, y1 - y0 + 1);
+  context.fillStyle = theme.wall;
+  map.walls.forEach((runs, y) => {
+    let x = 0;
+    runs.forEach((length, number) => {
+      if (number % 2) context.fillRect(x, y, length, 1);
+      x += length;
+    });
+  });
+  return canvas;
+}
+
+export function arrow(context, [x0, y0], [x1, y1], gap) {
+  const length = Math.hypot(x1 - x0, y1 - y0);
+  if (length < 2 * gap) return;
+  const [ux, uy] = [(x1 - x0) / length, (y1 - y0) / length];
+  const [ax, ay, bx, by] = [x0 + gap * ux, y0 + gap * uy, x1 - gap * ux, y1 - gap * uy];
+  context.beginPath();
+  context.moveTo(ax, ay);
+  context.lineTo(bx, by);
+  context.stroke();
+  context.beginPath();
+  context.moveTo(bx, by);
+  context.lineTo(bx - 7 * ux - 3.5 * uy, by - 7 * uy + 3.5 * ux);
+  context.lineTo(bx - 7 * ux + 3.5 * uy, by - 7 * uy - 3.5 * ux);
+  context.fill();
+}

@@ -1,0 +1,60 @@
+"""`metropolis view` refuses what it cannot show, and writes pages."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nowhere",), "nowhere: holds no run; give the folder of one"),
+        (("meadow.py",), "meadow.py: holds no run"),
+        (("uninterrupted", "--beside", "nowhere"), "nowhere: holds no run"),
+        (("uninterrupted", "--beside", "versioned"), "name another mode to race against it"),
+        (("uninterrupted", "--beside", "critical_path"), "critical_path: holds no run"),
+        (("uninterrupted", "--port", "70000"), "70000 is not in the range"),
+        (("uninterrupted", "--host", "256.0.0.1"), "cannot listen at 256.0.0.1:0"),
+        (("uninterrupted", "--out", "."), "is a directory"),
+        (("uninterrupted", "--out", "no/page.html"), "no/page.html: cannot be written"),
+    ],
+)
+def test_refused(
+    run: Run, uninterrupted: object, arguments: tuple[str, ...], sentence: str
+) -> None:
+    status, _, errors = run("view", *arguments, "--no-open")
+    assert status == 2
+    assert sentence in errors
+
+
+def test_a_page_is_written(run: Run, uninterrupted: object) -> None:
+    status, out, _ = run("view", "uninterrupted", "--beside", "lockstep", "--out", "page.html")
+    assert (status, out) == (0, "wrote page.html\n")
+    assert Path("page.html").read_text().count('/meta/0">') == 2
+
+
+def test_ctrl_c_ends_the_server(run: Run, uninterrupted: object) -> None:
+    start = "from metropolis.cli import main; main()"
+    command = [sys.executable, "-c", start, "view", "uninterrupted", "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert re.match(r"http://127\.0\.0\.1:\d+/#token=\S{20,}\n", child.stdout.readline())
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait(10) == 0
+
+
+def test_a_run_with_a_page(run: Run) -> None:
+    status, _, _ = run("meadow.py", "--view", "--quiet", "--out", "shown", "--json")
+    assert status == 0
+    assert Path("shown/view.json").exists()
+    status, _, _ = run("resume", "shown", "--view", "--quiet", "--json")
+    assert status == 0

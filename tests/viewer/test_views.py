@@ -1,0 +1,288 @@
+"""Every view of the page shows what the run's files say."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metropolis.timeline.reader import read_timeline
+from metropolis.trace.parquet import read_trace
+from tests.viewer.conftest import STEPS, Serve, Show, until
+
+PIXEL = """([view, x, y]) => {
+  const {canvas, context} = metropolis.views[view][0].stage;
+  const ratio = canvas.width / canvas.clientWidth;
+  return [...context.getImageData(Math.round(x * ratio), Math.round(y * ratio), 1, 1).data];
+}"""
+CENTRE = """([step, agent, sent]) => {
+  const view = metropolis.views.calls[0];
+  const {stage} = view;
+  for (const calls of view.side.callsBetween(-Infinity, Infinity)) {
+    for (let row = 0; row < calls.count; row += 1) {
+      const isIt = calls.step[row] === step && calls.agent[row] === agent;
+      if (!isIt || Math.abs(calls.sent[row] - sent) > 1e-2) continue;
+      const middle = (calls.sent[row] + calls.completed[row]) / 2;
+      stage.scale[0] = 60;
+      stage.offset[0] = 400 - 60 * middle;
+      view.clamp();
+      stage.draw();
+      return [stage.toX(middle), stage.toY(agent + 0.5)];
+    }
+  }
+}"""
+"""Zooms to a call; returns where it is on the canvas."""
+SETTLED = "metropolis.chunks.loading.size === 0"
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "history.jsonl").read_text().splitlines()[1:]
+    return [json.loads(line)["is"] for line in lines]
+
+
+def at_time(page: Any, time_s: float) -> None:
+    page.evaluate("time => metropolis.moveTo('time', time)", time_s)
+    until(page, SETTLED)
+    page.evaluate("metropolis.changed({}); metropolis.draw()")
+
+
+def at_step(page: Any, step: int) -> None:
+    page.evaluate("step => metropolis.moveTo('step', step)", step)
+    until(page, SETTLED)
+    page.evaluate("metropolis.changed({}); metropolis.draw()")
+
+
+def view(page: Any, name: str) -> None:
+    page.click(f"#tab-{name}")
+    until(page, SETTLED)
+    page.evaluate("metropolis.invalidate(); metropolis.draw()")
+
+
+@pytest.fixture
+def page(smallville: Path, serve: Serve, show: Show) -> Any:
+    return show(serve(smallville))
+
+
+def test_agents_are_at_their_own_steps(smallville: Path, page: Any) -> None:
+    """At every time: steps, floor, who runs and who waits for whom, as in the timeline."""
+    executions = read_timeline(smallville / "timeline").executions
+    trace = read_trace(smallville)
+    end_s = float(np.nanmax(executions.committed_s))
+    committed = np.full((STEPS, trace.agents), np.inf)
+    dispatched, blocker = committed.copy(), np.full(committed.shape, -1)
+    for name, into in (("committed_s", committed), ("dispatched_s", dispatched)):
+        into[executions.step, executions.agent] = getattr(executions, name)
+    blocker[executions.step, executions.agent] = executions.blocked_by
+    waited = 0
+    for time_s in np.linspace(0.01, 0.99, 12) * end_s:
+        at_time(page, time_s)
+        moment = page.evaluate(
+            """() => { const m = metropolis.moments[0]; return {
+              steps: [...m.steps], status: [...m.status], blockedBy: [...m.blockedBy],
+              positions: [...m.positions], floor: m.floor, lead: m.lead}; }"""
+        )
+        steps = (committed <= time_s).sum(axis=0)
+        assert moment["steps"] == steps.tolist()
+        assert (moment["floor"], moment["lead"]) == (steps.min(), steps.max() - steps.min())
+        rows = np.minimum(steps, STEPS - 1), np.arange(trace.agents)
+        waits = (dispatched[rows] > time_s) & (steps < STEPS)
+        assert [status == 1 for status in moment["status"]] == waits.tolist()
+        assert moment["blockedBy"] == np.where(waits, blocker[rows], -1).tolist()
+        positions = np.array(moment["positions"]).reshape(-1, 2)
+        assert np.array_equal(positions, trace.positions[rows])
+        waited += int(waits.sum())
+    assert waited > 10  # else the run shows nothing
+
+
+def test_the_map_has_agents_where_they_are_in_the_colour_of_their_lead(page: Any) -> None:
+    colours = set()
+    for share in np.linspace(0.02, 0.98, 25):
+        at_time(page, float(share) * page.evaluate("metropolis.transport.end"))
+        places = page.evaluate(
+            """() => { const town = metropolis.views.town[0], m = metropolis.moments[0];
+              const seen = []; for (let a = 0; a < town.side.agents; a += 1) {
+                const [x, y] = town.place(a);
+                const near = [...m.steps.keys()].some((b) => b !== a &&
+                  Math.hypot(town.place(b)[0] - x, town.place(b)[1] - y) < 2 * town.radius + 3);
+                if (!near && m.status[a] === 0) seen.push([x, y, town.colour(m, a)]);
+              } return seen; }"""
+        )
+        for x, y, colour in places:
+            red, green, blue, _ = page.evaluate(PIXEL, ["town", x, y])
+            expected = [int(part) for part in colour[4:-1].split()]
+            assert max(abs(a - b) for a, b in zip((red, green, blue), expected, strict=True)) < 8
+            colours.add(colour)
+    assert len(colours) > 1
+
+
+def test_scrubbing_by_step_shows_lockstep_history(smallville: Path, page: Any) -> None:
+    positions = read_trace(smallville).positions
+    doing: dict[str, str] = {}
+    names = page.evaluate("metropolis.sides[0].meta.agents")
+    for record in history(smallville):
+        step = record["step"]
+        for name, body in record.get("writes", {}).items():
+            if name in names:
+                doing[name] = body["state"]["doing"]
+        if step % 60:
+            continue
+        at_step(page, step)
+        shown = page.evaluate(
+            """() => { const m = metropolis.moments[0], side = metropolis.sides[0]; return {
+              positions: [...m.positions], steps: [...m.steps],
+              doing: side.meta.agents.map((_, a) => side.doing(a, m.floor)?.label ?? null)}; }"""
+        )
+        assert set(shown["steps"]) == {step}
+        assert shown["positions"] == positions[step].ravel().tolist()
+        for name, label in zip(names, shown["doing"], strict=True):
+            if name in doing:
+                assert label == doing[name]
+
+
+def test_a_person_says_what_it_does_and_remembers(smallville: Path, page: Any) -> None:
+    talk = next(
+        (record["step"], event)
+        for record in history(smallville)
+        for event in record.get("events", [])
+        if event["kind"] == "conversation"
+    )
+    step, event = talk
+    name, said = event["data"]["lines"][0]
+    at_step(page, step)
+    page.evaluate(
+        "name => metropolis.select(0, metropolis.sides[0].meta.agents.indexOf(name))", name
+    )
+    until(page, SETTLED)
+    assert page.inner_text("#panel h2") == name
+    assert said in page.inner_text("#panel .moments")
+    page.click("#panel summary")
+    page.wait_for_selector("#panel .memories li")
+    assert len(page.query_selector_all("#panel .memories li")) > 5
+
+
+def test_a_call_shows_its_times_and_texts(smallville: Path, page: Any) -> None:
+    lines = (smallville / "calls.jsonl").read_text().splitlines()[1:]
+    calls = [json.loads(line)["is"] for line in lines]
+    view(page, "calls")
+    for number in (0, len(calls) // 2, len(calls) - 1):
+        step, agent, call = calls[number]
+        place = page.evaluate(CENTRE, [step, agent, call["sent"]])
+        box = page.locator("#view-calls canvas").bounding_box()
+        page.mouse.click(box["x"] + place[0], box["y"] + place[1])
+        page.wait_for_selector("#panel pre")
+        panel = page.inner_text("#panel")
+        shown = page.inner_text("#panel h2")
+        same = [c for s, a, c in calls if (s, a) == (step, agent)]
+        assert shown in {c["function"] for c in same}
+        texts = [element.text_content() for element in page.query_selector_all("#panel pre")]
+        assert texts in [[c["prompt"], c["completion"]] for c in same]
+        assert f"step\n{step:,}" in panel
+        if shown == call["function"]:
+            assert f"{call['prompt_tokens']:,} in" in panel
+        page.keyboard.press("Escape")
+
+
+def test_calls_in_flight_add_up(smallville: Path, page: Any) -> None:
+    """The strips below the calls: their greatest values are those of the files."""
+    view(page, "calls")
+    calls = read_timeline(smallville / "timeline").calls
+    order = np.concatenate([calls.sent_s, calls.completed_s])
+    change = np.repeat([1, -1], len(calls.sent_s))
+    most = np.cumsum(change[np.lexsort((change, order))]).max()
+    lines = page.evaluate(
+        """() => { const v = metropolis.views.calls[0];
+          const lines = v.measured(0, v.side.meta.end_s, 40000); return lines.map((group) =>
+            group.map((line) => line.reduce((a, b) => Math.max(a, b), 0))); }"""
+    )
+    assert abs(lines[0][0] - most) <= 2  # calls that end where others begin share a pixel
+    assert len(lines[1]) == 2
+    assert lines[4][0] == calls.prompt_tokens.sum() + calls.output_tokens.sum()
+
+
+def test_search_finds_what_was_said_and_leads_there(smallville: Path, page: Any) -> None:
+    said = [
+        (record["step"], name, text)
+        for record in history(smallville)
+        for event in record.get("events", [])
+        if event["kind"] == "conversation"
+        for name, text in event["data"]["lines"]
+    ]
+    word = max((word for _, _, text in said for word in text.split()), key=len)
+    page.fill("#search", word)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#panel .moments li")
+    found = page.inner_text("#panel")
+    assert all(text in found for _, _, text in said if word in text)
+    row = page.locator("#panel .moments button", has_text=word).first
+    row.click()
+    selected = page.evaluate("metropolis.sides[0].meta.agents[metropolis.state.selected]")
+    assert selected in {name for _, name, text in said if word in text}
+
+
+def test_news_is_followed_from_agent_to_agent(smallville: Path, page: Any) -> None:
+    heard: dict[str, int] = {}
+    words = "library"
+    talks = defaultdict(int)
+    for record in history(smallville):
+        for event in record.get("events", []):
+            if event["kind"] == "conversation":
+                speakers = {name for name, _ in event["data"]["lines"]}
+                talks[tuple(sorted(speakers))] += len(event["data"]["lines"])
+                for _, text in event["data"]["lines"]:
+                    if words in text.lower():
+                        for each in speakers:
+                            heard.setdefault(each, record["step"])
+    view(page, "social")
+    until(page, "metropolis.views.social[0].meetings !== null")
+    page.evaluate("metropolis.moveTo('step', metropolis.transport.end)")
+    at_step(page, STEPS - 1)
+    pairs = page.evaluate(
+        "metropolis.views.social[0].pairs().map(({a, b, count}) => [a, b, count])"
+    )
+    names = page.evaluate("metropolis.sides[0].meta.agents")
+    assert {tuple(sorted((names[a], names[b]))): count for a, b, count in pairs} == dict(talks)
+    page.fill(".news input", words)
+    page.click(".news button")
+    until(page, "metropolis.views.social[0].news !== null")
+    until(page, f"document.querySelectorAll('#panel ol.moments li').length >= {len(heard)}")
+    known = page.evaluate(
+        "[...metropolis.views.social[0].news.heard].map(([a, {step}]) => [a, step])"
+    )
+    for name, step in heard.items():
+        assert {names[a]: s for a, s in known}[name] <= step
+
+
+def test_a_race_shows_both_modes_at_one_time(race: Path, serve: Serve, show: Show) -> None:
+    page = show(serve(race))
+    lanes = {mode: read_timeline(race / mode / "timeline") for mode in ("lockstep", "versioned")}
+    ends = {mode: float(np.nanmax(lane.executions.committed_s)) for mode, lane in lanes.items()}
+    assert f"{ends['lockstep'] / ends['versioned']:.2f} times as fast" in page.inner_text("#facts")
+    time_s = 0.5 * ends["versioned"]
+    at_time(page, time_s)
+    titles = page.evaluate("metropolis.sides.map((side) => side.meta.mode)")
+    floors = page.evaluate("metropolis.moments.map((moment) => moment.floor)")
+    for mode, floor in zip(titles, floors, strict=True):
+        executions = lanes[mode].executions
+        finished = executions.committed_s <= time_s
+        assert floor == np.bincount(executions.agent[finished], minlength=25).min()
+    assert "all agents have done" in page.inner_text("#view-town figcaption >> nth=0")
+
+
+def test_keys_and_narrow_screens(smallville: Path, serve: Serve, show: Show) -> None:
+    page = show(serve(smallville), width=380, height=700)
+    page.keyboard.press("3")
+    assert page.evaluate("metropolis.state.view") == "calls"
+    page.keyboard.press("t")
+    assert page.evaluate("metropolis.state.basis") == "step"
+    page.keyboard.press("n")
+    assert page.evaluate("metropolis.state.selected") == 0
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("metropolis.state.at") == 1
+    page.keyboard.press("Escape")
+    assert page.evaluate("metropolis.state.selected") is None
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 380
