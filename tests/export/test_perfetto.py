@@ -46,7 +46,8 @@ def timelines(draw: st.DrawFn, min_agents: int = 1) -> Timeline:
             if draw(st.integers(0, 9)) == 9:
                 continue  # a killed process lost it
             blocker = draw(st.integers(NONE, agents - 1))
-            rows.append((step, agent, dispatched, now, blocker, draw(st.integers(0, agent))))
+            committed = now - draw(st.sampled_from([0, 0, 0, 1]))  # the clock was set back
+            rows.append((step, agent, dispatched, committed, blocker, draw(st.integers(0, agent))))
             for number in range(draw(st.integers(0, 2))):
                 sent = draw(TIME)
                 started = draw(
@@ -125,6 +126,23 @@ def test_every_timeline_is_written_well_formed_and_whole(
             counted = [one for one in events if (one["ph"], one["name"]) == ("C", name)]
             values = [value for one in counted for value in one["args"].values()]
             assert min(values) == values[-1] == 0
+
+
+def test_a_clock_that_was_set_back_moves_no_one_else() -> None:
+    def column(*values: float) -> Any:
+        return np.array(values, np.int32)
+
+    none = np.full(2, np.nan)
+    executions = Executions(
+        column(0, 1), column(0, 1), np.array([2.0, 1.5]), np.array([1.0, 3.0]), none, none,
+        column(NONE, 0), column(0, 1), column(0, 0),
+    )  # fmt: skip
+    empty = [column()] * 6 + [np.zeros(0)] * 3 + [column()] * 2 + [np.zeros(0, np.bool_)] * 2
+    meta = Meta(clock="real", run="abc", agents=2, number=0)
+    events = events_of(Lane("", Timeline(meta, executions, Calls(*empty, (), ())), ["a", "b"]))
+    spans = [(one["ts"], one["dur"]) for one in events if one["ph"] == "X"]
+    assert spans == [(2_000_000, 1), (1_500_000, 1_500_000)]
+    assert not any(one["ph"] in "sf" for one in events), "no arrow leads back in time"
 
 
 def test_any_name_is_written_as_json(tmp_path: Path) -> None:
