@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
 from urllib.error import URLError
@@ -106,6 +107,23 @@ def test_a_run_with_metrics_has_the_same_history_and_takes_as_long(port: int) ->
         return ended.history_sha256, ended.makespan_s
 
     assert result(port) == result(None)
+
+
+def test_pages_of_other_names_read_nothing(port: int) -> None:
+    steps = simulation(port, "lockstep").steps(STEPS)
+    next(steps)
+    for host, status in (
+        (f"127.0.0.1:{port}", 200),
+        ("localhost", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+    ):
+        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/metrics", headers={"Host": host})
+        answer = connection.getresponse()
+        assert (answer.status, b"metropolis_run" in answer.read()) == (status, status == 200)
+        connection.close()
+    steps.close()
 
 
 def test_a_used_port_is_refused_before_anything_starts(port: int, tmp_path: Path) -> None:

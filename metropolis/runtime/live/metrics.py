@@ -5,9 +5,11 @@ They are read from the run when they are asked for; the run itself only times co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from threading import Thread
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, make_wsgi_app
@@ -21,11 +23,16 @@ from metropolis.runtime.live.optimistic import OptimisticWorkerPool
 from metropolis.store.execution import Execution
 from metropolis.types import MetropolisError, Step
 
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 FUNCTIONS_MAX = 100
 OTHER = "other"
 """Label of all functions after the first FUNCTIONS_MAX."""
 HOST = "127.0.0.1"
+LOCAL = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?")
+"""Host headers that are answered."""
 CLOSING_S = 0.1
 """Longest time that closing the server takes."""
 _BY_FUNCTION = (
@@ -134,7 +141,7 @@ class MetricsServer:
         self._metrics = RunMetrics()
         try:
             self._server = make_server(
-                HOST, port, make_wsgi_app(self._metrics.registry), _Server, _SilentHandler
+                HOST, port, _local(make_wsgi_app(self._metrics.registry)), _Server, _SilentHandler
             )
         except OSError as error:
             raise MetropolisError(
@@ -165,6 +172,19 @@ class MetricsServer:
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
+
+
+def _local(application: WSGIApplication) -> WSGIApplication:
+    """`application`, for requests to this machine by name: a web page whose name resolves to it
+    must not read the answers (DNS rebinding)."""
+
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if LOCAL.fullmatch(environ.get("HTTP_HOST", "")):
+            return application(environ, start)
+        start("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"The host of the URL should be 127.0.0.1 or localhost.\n"]
+
+    return answer
 
 
 class _Server(ThreadingMixIn, WSGIServer):
