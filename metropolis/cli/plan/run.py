@@ -26,7 +26,8 @@ from metropolis.plan.running.engine import Sampling
 from metropolis.plan.running.engine_command import KINDS, check_startable, engine_commands
 from metropolis.plan.running.folder import ACTUAL, ANSWERS, RunFolder, RunRecord, has_run
 from metropolis.plan.running.model_copy import EngineOptions
-from metropolis.plan.running.runner import Reports, Runner, check_schedule
+from metropolis.plan.running.runner import Reports, Runner
+from metropolis.plan.running.schedule_check import check_schedule
 from metropolis.plan.running.time_left import time_left_s
 from metropolis.plan.schedule import Schedule, read_schedule
 from metropolis.plan.search.methods import METHODS, OURS, search

@@ -31,8 +31,8 @@ from metropolis.plan.running.engine import Ports, Sampling, call_of
 from metropolis.plan.running.engine_command import EngineCommand
 from metropolis.plan.running.folder import RunFolder
 from metropolis.plan.running.model_copy import EngineOptions, ModelCopy, RunningNode
+from metropolis.plan.running.schedule_check import check_schedule
 from metropolis.plan.running.stages import StageLog
-from metropolis.plan.schedule import Schedule
 from metropolis.plan.timeline import Boundary, Stage
 from metropolis.types import MetropolisError
 
@@ -282,24 +282,3 @@ def placed(
     """The GPUs of each node of a stage on `machine`, as in `placement.place`."""
     load_s = {name: machine.load_s(models[name], plan) for name, plan in stage.items()}
     return place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
-
-
-def check_schedule(schedule: Schedule, application: Application, machine: Machine) -> None:
-    """Raises MetropolisError unless the schedule runs every node, on GPUs that there are."""
-    models = {node.name: node.model for node in application.nodes}
-    for number, (stage, _) in enumerate(schedule.planned, 1):
-        if unknown := [name for name in stage if name not in models]:
-            raise MetropolisError(
-                f"stage {number} of the schedule runs {unknown[0]!r}; {application.name} has no "
-                "such node"
-            )
-        if placed(machine, models, stage, {}) is None:
-            raise MetropolisError(
-                f"stage {number} of the schedule does not fit on {machine.gpus} GPUs"
-            )
-    missing = models.keys() - {name for stage in schedule.stages for name in stage.nodes}
-    if missing:
-        raise MetropolisError(
-            f"no stage of the schedule runs {', '.join(sorted(missing))}; make it again with: "
-            "metropolis plan show"
-        )
