@@ -157,6 +157,7 @@ Handler.do_POST = answer
 
 def test_an_engine_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "PROBE_S", 0.05)
+    monkeypatch.setattr(engine_module, "RESPONSE_S", 0.5)
     monkeypatch.setattr(engine_module, "STOP_S", 0.1)
     for module in (engine_module, model_copy_module):
         monkeypatch.setattr(module, "HANG_S", 2.0)
