@@ -86,7 +86,8 @@ class Runner:
         self._boundary: Boundary | None = None
         """That of the current stage, until it is reached."""
         self._stage_ended = asyncio.Event()
-        self._failures: Counter[Call] = Counter()
+        self._failures: Counter[tuple[Call, bool]] = Counter()
+        """Of a request, by whether the engine was too busy or failed."""
         self._losses: dict[str, Counter[int]] = {name: Counter() for name in self._nodes}
         self._pauses = Pauses(sampling.seed)
 
@@ -265,9 +266,9 @@ class Runner:
 
     async def _failed(self, call: Call, error: LLMError) -> None:
         """Pause after a failure of a request; raises the error if there were too many."""
-        self._failures[call] += 1
-        failures = self._failures[call]
         is_refusal = isinstance(error, (UnavailableError, RateLimitedError))
+        self._failures[call, is_refusal] += 1
+        failures = self._failures[call, is_refusal]
         if failures >= (REFUSALS_MAX if is_refusal else FAILURES_MAX):
             raise error
         if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
