@@ -207,6 +207,13 @@ def test_a_run_in_the_folder_is_continued(tmp_path: Path) -> None:
     assert record.is_complete
 
 
+def test_a_run_is_continued_without_the_logs_of_its_engines(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "out", APPLICATION, SAMPLING, SCHEDULE).close()
+    (tmp_path / "out/engines").rmdir()
+    record, _ = run_small(tmp_path, stub(tmp_path), None)
+    assert record.is_complete
+
+
 def test_a_run_is_continued_in_its_stage(tmp_path: Path) -> None:
     """Stages whose end has come, at a finished node or a boundary, do not begin again."""
     first, second, third, last = schedule(

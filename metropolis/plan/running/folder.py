@@ -83,6 +83,8 @@ class RunFolder:
             self.record.planned = planned or self.record.planned
         else:
             self.record = _new_record(path, application, digest, planned)
+        with reported(path):
+            (path / LOGS).mkdir(parents=True, exist_ok=True)
         self._journal = Journal(path / JOURNAL_FILE, digest)
         self.answers = {
             (key.function, key.occurrence): completion
@@ -180,8 +182,6 @@ def _new_record(
 ) -> RunRecord:
     if planned is None:
         raise MetropolisError(f"{path} has no run, so a schedule is needed")
-    with reported(path):
-        (path / LOGS).mkdir(parents=True, exist_ok=True)
     nodes = {
         name: NodeRecord(application.node(name).model, len(requests))
         for name, requests in application.requests().items()
