@@ -273,12 +273,23 @@ def test_a_folder_is_used_by_one_process(tmp_path: Path) -> None:
     RunFolder(tmp_path, APPLICATION, SAMPLING, None).close()
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"crc32":1,"world":"minimal"}'])
-def test_other_folders_are_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.json").write_text(content)
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"crc32":1,"world":"minimal"}', b'{"format":"\xff"}']
+)
+def test_other_folders_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(MetropolisError, match="not the folder of a `metropolis plan run`"):
         RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE)
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_damaged_stages_are_refused(tmp_path: Path) -> None:
+    """Without copies, a node would never finish."""
+    RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE).close()
+    content = (tmp_path / "run.json").read_text()
+    (tmp_path / "run.json").write_text(content.replace('"dp": 2', '"dp": 0'))
+    with pytest.raises(MetropolisError, match="stage 1: 'one' has the plan dp0 tp1"):
+        RunFolder(tmp_path, APPLICATION, SAMPLING, None)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from metropolis.llm.journal import Journal, key_of, read_journal
 from metropolis.plan.application import Application
 from metropolis.plan.running.communicator import Communicator
 from metropolis.plan.running.engine import NodeCall, Sampling
-from metropolis.plan.schedule import IN_RUN, Schedule
+from metropolis.plan.schedule import IN_RUN, Schedule, read_schedules
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis plan run"
@@ -167,13 +167,14 @@ def read_run(path: Path) -> RunRecord:
         record = msgspec.json.decode(file.read_bytes(), type=RunRecord)
     except OSError as error:
         raise MetropolisError(f"{file} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:
         raise MetropolisError(f"{file}: {error}; {other}") from error
     if (record.format, record.version) != (FORMAT, VERSION):
         raise MetropolisError(
             f"{file}: is a {record.format} of version {record.version}, and not of {VERSION}; "
             f"{other}"
         )
+    read_schedules(file)  # checks the stages
     return record
 
 
