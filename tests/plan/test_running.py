@@ -194,6 +194,25 @@ def test_a_stage_ends_at_its_boundary(tmp_path: Path) -> None:
     assert "one has 4 requests left; one dp2 tp1 on GPUs 0 1 (loads); two" in logged[1]
 
 
+def test_a_node_may_finish_while_its_copy_drains(tmp_path: Path) -> None:
+    """Its end is in the stage that ends; no engine is started for it."""
+    planned = schedule({"one": ((0,),)}, {"one": ((0, 1),)}, {"two": ((0,),), "summary": ((1,),)})
+    stages = (*planned.stages, *schedule({"judge": ((0,),)}).stages)
+    bounded = replace_struct(stages[0], boundary=Boundary("one", 4))
+    options = EngineOptions(at_once=4)
+    planned = Schedule("by hand", (bounded, *stages[1:]))
+    record, logged = run_small(tmp_path, stub(tmp_path, 100), planned, options)
+    check_answers(tmp_path)
+    first, second, *_ = record.actual.stages
+    assert first.nodes["one"].finishes
+    assert second.nodes.keys() == {"two", "summary"}
+    assert "stage 2" in logged[1]
+    assert "one has finished (planned: 2.0 s); two dp1 tp1 on" in logged[1]
+    assert not (tmp_path / "0,1.log").exists()
+    ends = [name for stage in record.actual.stages for name, n in stage.nodes.items() if n.finishes]
+    assert sorted(ends) == sorted(REQUESTS)
+
+
 def test_a_run_in_the_folder_is_continued(tmp_path: Path) -> None:
     """What was answered is not asked again; another application or sampling is refused."""
     run_small(tmp_path, stub(tmp_path))
