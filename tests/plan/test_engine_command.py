@@ -77,6 +77,7 @@ def test_tables_give_commands_and_paths(tmp_path: Path) -> None:
         ("GPU-a,GPU-b", (1,), "GPU-b"),
         ("", (3,), ""),
         ("-1", (3,), "-1"),
+        (" 4, 6,-1,5", (1,), "6"),
     ],
 )
 def test_an_engine_sees_its_own_devices(

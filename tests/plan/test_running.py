@@ -292,6 +292,15 @@ def test_a_folder_is_used_by_one_process(tmp_path: Path) -> None:
     RunFolder(tmp_path, APPLICATION, SAMPLING, None).close()
 
 
+def test_a_record_without_a_node_is_refused(tmp_path: Path) -> None:
+    RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE).close()
+    record = json.loads((tmp_path / "run.json").read_text())
+    del record["nodes"]["judge"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(MetropolisError, match="lacks the nodes judge; restore the file"):
+        RunFolder(tmp_path, APPLICATION, SAMPLING, None)
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b'{"crc32":1,"world":"minimal"}', b'{"format":"\xff"}']
 )

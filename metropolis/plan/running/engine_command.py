@@ -142,11 +142,14 @@ def environment_of(gpus: tuple[int, ...]) -> dict[str, str]:
     too few GPUs.
     """
     visible = os.environ.get(DEVICES)
+    names = [name.strip() for name in (visible or "").split(",")]
+    if "-1" in names:  # CUDA ignores it and all that follow
+        names = names[: names.index("-1")]
     if visible is None:
         devices = ",".join(map(str, gpus))
-    elif visible in ("", "-1"):
+    elif names in ([], [""]):
         devices = visible  # no GPU: engines on the CPU
-    elif max(gpus) < len(names := visible.split(",")):
+    elif max(gpus) < len(names):
         devices = ",".join(names[gpu] for gpu in gpus)
     else:
         raise EngineCommandError(

@@ -77,15 +77,11 @@ class RunFolder:
     ) -> None:
         self.path = path
         digest = _digest(application, sampling)
-        if has_run(path):
-            self.record = read_run(path)
-            _check_digest(path, self.record, digest)
-            self.record.planned = planned or self.record.planned
-        else:
-            self.record = _new_record(path, application, digest, planned)
+        self.record = _record(path, application, digest, planned)
         with reported(path):
             (path / LOGS).mkdir(parents=True, exist_ok=True)
         self._journal = Journal(path / JOURNAL_FILE, digest)
+        self.record = _record(path, application, digest, planned)  # nothing changes it any more
         self.answers = {
             (key.function, key.occurrence): completion
             for key, completion in read_journal(path / JOURNAL_FILE)
@@ -175,6 +171,23 @@ def read_run(path: Path) -> RunRecord:
             f"{other}"
         )
     read_schedules(file)  # checks the stages
+    return record
+
+
+def _record(
+    path: Path, application: Application, digest: str, planned: Schedule | None
+) -> RunRecord:
+    """That of the run in the folder, or a new one."""
+    if not has_run(path):
+        return _new_record(path, application, digest, planned)
+    record = read_run(path)
+    _check_digest(path, record, digest)
+    if missing := {node.name for node in application.nodes} - record.nodes.keys():
+        raise MetropolisError(
+            f"{path / IN_RUN} lacks the nodes {', '.join(sorted(missing))}; restore the file, or "
+            "name another --out"
+        )
+    record.planned = planned or record.planned
     return record
 
 
