@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metropolis.cli import main
 from metropolis.plan.application import Application, Item, Node
@@ -85,6 +86,13 @@ def test_a_schedule_that_cannot_run_is_refused(sentence: str) -> None:
     with pytest.raises(MetropolisError) as caught:
         check_schedule(REFUSED[sentence], APPLICATION, MACHINE)
     assert f"{caught.value}".startswith(sentence)
+
+
+def test_a_stage_ends_by_one_of_its_nodes() -> None:
+    first, *others = GOOD.stages
+    first = replace(first, boundary=Boundary("other", 3))
+    with pytest.raises(MetropolisError, match="stage 1 of the schedule ends by 'other', which it"):
+        check_schedule(Schedule("by hand", (first, *others)), APPLICATION, MACHINE)
 
 
 def test_stages_follow_each_other_and_are_not_too_many(tmp_path: Path) -> None:

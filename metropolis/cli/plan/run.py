@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import closing
+from math import isfinite
 from pathlib import Path
 
 import click
@@ -125,6 +126,8 @@ def command(
         loaded.application.models, loaded.engines, path.parent, engine_command
     )
     check_startable(commands.values(), loaded.machine.gpus)
+    if not isfinite(temperature):
+        raise click.BadParameter("it should be a finite number", param_hint="--temperature")
     sampling, options = (
         Sampling(seed, temperature),
         EngineOptions(at_once, drain_s, wait_s, answer_s),

@@ -21,6 +21,11 @@ def check_schedule(schedule: Schedule, application: Application, machine: Machin
             raise MetropolisError(
                 f"{where} runs {unknown[0]!r}; {application.name} has no such node"
             )
+        if stage.boundary is not None and stage.boundary.node not in stage.nodes:
+            raise MetropolisError(
+                f"{where} ends by {stage.boundary.node!r}, which it does not run; name one of "
+                f"{', '.join(sorted(stage.nodes))}"
+            )
         for name, node in stage.nodes.items():
             _check_tensor_parallel(where, name, node.tp, models[name], machine)
         if place(machine.gpus, machine.nvlink_group, stage.planned.plans, {}, {}) is None:
