@@ -68,7 +68,10 @@ def waits(timeline: Timeline) -> tuple[Int64, Int64]:
             np.searchsorted(rows.committed_s[own], rows.dispatched_s[blocked], "right"),
             np.searchsorted(rows.step[own], rows.step[blocked]),
         )
-        waiting.append(blocked[before > 0])
-        blockers.append(own[before[before > 0] - 1])
+        blocked, last = blocked[before > 0], own[before[before > 0] - 1]
+        # a wall clock that was set back breaks the order of commits
+        in_time = rows.committed_s[last] <= rows.dispatched_s[blocked]
+        waiting.append(blocked[in_time])
+        blockers.append(last[in_time])
     none = [np.zeros(0, np.int64)]
     return np.concatenate(none + waiting), np.concatenate(none + blockers)

@@ -128,20 +128,38 @@ def test_every_timeline_is_written_well_formed_and_whole(
             assert min(values) == values[-1] == 0
 
 
-def test_a_clock_that_was_set_back_moves_no_one_else() -> None:
-    def column(*values: float) -> Any:
+@pytest.mark.parametrize(
+    ("steps", "agents", "dispatched_s", "committed_s", "spans"),
+    [
+        ((0, 1), (0, 1), (2.0, 1.5), (1.0, 3.0), [(2_000_000, 1), (1_500_000, 1_500_000)]),
+        (
+            (0, 1, 1),
+            (0, 0, 1),
+            (0.0, 0.0, 0.0),
+            (0.125, -1.0, 0.5),
+            [(0, 125_000), (0, 1), (0, 500_000)],
+        ),
+    ],
+)
+def test_a_clock_that_was_set_back_moves_no_one_else(
+    steps: Any, agents: Any, dispatched_s: Any, committed_s: Any, spans: list[tuple[int, int]]
+) -> None:
+    """The last agent waits for agent 0, whose commits are not in the order of time."""
+
+    def column(*values: int) -> Any:
         return np.array(values, np.int32)
 
-    none = np.full(2, np.nan)
+    number = len(steps)
+    none = np.full(number, np.nan)
     executions = Executions(
-        column(0, 1), column(0, 1), np.array([2.0, 1.5]), np.array([1.0, 3.0]), none, none,
-        column(NONE, 0), column(0, 1), column(0, 0),
+        column(*steps), column(*agents), np.array(dispatched_s), np.array(committed_s), none, none,
+        column(*[NONE] * (number - 1), 0), column(*agents), column(*[0] * number),
     )  # fmt: skip
     empty = [column()] * 6 + [np.zeros(0)] * 3 + [column()] * 2 + [np.zeros(0, np.bool_)] * 2
     meta = Meta(clock="real", run="abc", agents=2, number=0)
-    events = events_of(Lane("", Timeline(meta, executions, Calls(*empty, (), ())), ["a", "b"]))
-    spans = [(one["ts"], one["dur"]) for one in events if one["ph"] == "X"]
-    assert spans == [(2_000_000, 1), (1_500_000, 1_500_000)]
+    timeline = Timeline(meta, executions, Calls(*empty, (), ()))
+    events = events_of(Lane("", timeline, ["a", "b"]))
+    assert [(one["ts"], one["dur"]) for one in events if one["ph"] == "X"] == spans
     assert not any(one["ph"] in "sf" for one in events), "no arrow leads back in time"
 
 
