@@ -167,7 +167,7 @@ def check_calls(found: TimelineColumns, expected: Timeline) -> None:
     assert found.calls == len(calls)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(timelines(0), timelines(1), timelines(2, 2), st.integers(1, 12), st.integers(2, 6))
 def test_chunks_equal_the_timeline_while_it_grows(
     tmp_path_factory: pytest.TempPathFactory,
@@ -205,7 +205,7 @@ def test_chunks_equal_the_timeline_while_it_grows(
             found.call(found.calls)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(timelines(0), timelines(0), timelines(0), st.integers(2, 6))
 def test_later_rows_of_a_process_replace_earlier_ones(
     tmp_path_factory: pytest.TempPathFactory,
