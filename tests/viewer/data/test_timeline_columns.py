@@ -267,6 +267,24 @@ def test_ends_are_the_last_steps_of_chunks(tmp_path: Path) -> None:
     assert not found.simulated
 
 
+def test_a_run_that_continues_earlier_changes_all_chunks(tmp_path: Path) -> None:
+    none = Calls(*_columns(Calls, []), FUNCTIONS, MODELS)
+
+    def write(number: int, steps: range, first_step: int | None) -> None:
+        rows = [(step, 0, 1.0 * step, step + 1.0, 0.0, 0.0, -1, 0, 0) for step in steps]
+        meta = Meta(clock="real", run="r", agents=1, number=number, first_step=first_step)
+        timeline = Timeline(meta, Executions(*_columns(Executions, rows)), none)
+        write_timeline(tmp_path, timeline)
+
+    with patch.object(chunks, "CHUNK_ROWS", 2):
+        found = TimelineColumns(tmp_path, 1)
+    write(0, range(6), None)
+    assert found.refresh() == {"executions": {0, 1, 2}, "ends": {0}}
+    write(1, range(5, 7), 2)
+    assert found.refresh() == {"executions": {0, 1, 2, 3}, "ends": {0}}
+    assert found.steps == 7
+
+
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
