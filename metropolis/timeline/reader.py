@@ -87,7 +87,7 @@ class TimelineFollower:
             is_new = file.meta is None
             batches = list(file.batches())
             if is_new and file.meta is not None and file.meta.first_step is not None:
-                found = found.filter(pa.compute.less(found["step"], file.meta.first_step))
+                found = found.filter(pa.array(found["step"].to_numpy() < file.meta.first_step))
             if batches:
                 found = pa.concat_tables([found, pa.Table.from_batches(batches)])
         return found
