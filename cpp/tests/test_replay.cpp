@@ -95,6 +95,9 @@ TEST_CASE("a call is sent when its parents have completed, a step without calls 
   CHECK(replay.timeline().instance == std::vector<std::int32_t>{0, 0, 0, 0});
   CHECK(replay.dispatched_sim_s() == std::vector<double>{0, 0, 5, 4, 5, 4});
   CHECK(replay.committed_sim_s() == std::vector<double>{5, 4, 5, 4, 6, 4});
+  CHECK(replay.blocked_by() == std::vector<AgentId>(6, NO_AGENT));
+  CHECK(replay.cluster() == std::vector<AgentId>{0, 1, 0, 1, 0, 1});
+  CHECK(replay.wasted().empty());
   CHECK(replay.makespan_sim_s() == 6);
   CHECK(replay.committed_agent_steps() == 6);
 }

@@ -60,7 +60,7 @@ class BatchFile:
         with reported(path):
             self._file = open_regular(path, "x")
         self._writer = pa.ipc.new_stream(self._buffer, schema_of(kind, meta), options=options)
-        self._drain()
+        self.write([()] * len(self._schema))  # otherwise the schema comes with the first rows
 
     def write(self, columns: Sequence[Sequence[Any]]) -> None:
         """Write the columns of one batch; None: null."""

@@ -231,7 +231,15 @@ def use_replay(draw: Draw) -> None:
             ],
             *[
                 lambda name=name: draw.do(f"Replay.{name}", replay)
-                for name in ("sent_sim_s", "first_token_sim_s", "completed_sim_s", "instance")
+                for name in (
+                    "sent_sim_s",
+                    "first_token_sim_s",
+                    "completed_sim_s",
+                    "instance",
+                    "blocked_by",
+                    "cluster",
+                    "wasted",
+                )
             ],
             lambda: draw.do("Replay.dispatched_sim_s", replay),
             lambda: draw.do("Replay.committed_sim_s", replay),

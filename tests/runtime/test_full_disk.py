@@ -20,6 +20,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
+from metropolis.timeline import writer
 from metropolis.types import MetropolisError
 from tests.runtime.walkers import Meadow, Walker, author, choose
 
@@ -59,7 +60,7 @@ def file_size_at_most(size_bytes: int) -> Iterator[None]:
 @contextmanager
 def full_after(writes: int, name: str) -> Iterator[None]:
     """Let the disk accept `writes` writes to the file, and half of the next one."""
-    whole, left = durable._write_all, [writes]
+    whole, left = durable.write_all, [writes]
 
     def write(file: FileIO, content: bytes | bytearray) -> None:
         if name in str(file.name):
@@ -70,7 +71,8 @@ def full_after(writes: int, name: str) -> Iterator[None]:
         whole(file, content)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(durable, "_write_all", write)
+        for module in (durable, writer):
+            patched.setattr(module, "write_all", write)
         yield
 
 
@@ -85,7 +87,7 @@ def test_a_full_disk_ends_a_run_that_can_be_resumed(tmp_path: Path, kind: type[W
     whole = simulation(None, kind).run(STEPS)
     for size_bytes in (1500, 3000, 5500):
         out = tmp_path / f"{size_bytes}"
-        run = simulation(out, kind)
+        run = simulation(out, kind, timeline=False)
         said = r"/journal\.jsonl: cannot be written: File too large$"
         with file_size_at_most(size_bytes), pytest.raises(UnwritableError, match=said):
             run.run(STEPS)
@@ -93,7 +95,9 @@ def test_a_full_disk_ends_a_run_that_can_be_resumed(tmp_path: Path, kind: type[W
 
 
 @pytest.mark.parametrize("kind", [Walker, Stubborn])
-@pytest.mark.parametrize("name", ["history.jsonl", "calls.jsonl", "journal.jsonl", "checkpoints"])
+@pytest.mark.parametrize(
+    "name", ["history.jsonl", "calls.jsonl", "journal.jsonl", "checkpoints", "executions-0.arrows"]
+)
 def test_the_file_is_named(tmp_path: Path, kind: type[Walker], name: str) -> None:
     whole = simulation(None, kind).run(STEPS)
     for writes in (0, 1, 2):

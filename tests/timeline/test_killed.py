@@ -89,6 +89,11 @@ def test_a_run_that_continues_from_a_checkpoint_replaces_what_came_after_it(tmp_
         each.executions.committed_s[each.executions.step < first_step] for each in (begun, found)
     )
     assert before.tolist() == after.tolist()
+    code = "from metropolis.timeline.reader import read_timeline; print(read_timeline('it').steps)"
+    alone = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert alone.stdout == "12\n", alone.stderr  # it imports what it needs
 
 
 def test_a_run_that_is_left_has_written_every_commit(tmp_path: Path) -> None:
@@ -114,6 +119,30 @@ def test_a_checkpoint_comes_with_all_rows_before_it(
     steps.close()
     result = simulation(tmp_path / "killed", resume=True).run(10)
     assert 0 < (check(tmp_path / "killed", result).meta.first_step or 0) <= 7
+
+
+def test_commits_that_a_killed_process_did_not_record_are_restored_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = {"side": 25, "agents": 7, "simulated": False}
+    with monkeypatch.context() as patch:  # nothing is written, as if it were killed
+        patch.setattr(writer, "INTERVAL_S", 1e9)
+        patch.setattr(writer, "INTERVAL_MAX_S", 1e9)
+        patch.setattr(writer.TimelineWriter, "close", lambda _: None)
+        steps = simulation(tmp_path, store="embedded", **how).steps(20)
+        next(steps)
+        steps.close()
+    assert len(read_timeline(tmp_path).executions) == 0
+    recorded = sum(1 for _ in RunDirectory(tmp_path).records(20))
+    result = simulation(tmp_path, resume=True, **how).run(20)
+    found = read_timeline(tmp_path)
+    assert np.isfinite(found.dense("committed_s")[recorded:]).all()
+    restored = np.isnan(found.executions.committed_wall_s)
+    assert restored.any()
+    assert (found.executions.committed_s >= found.executions.dispatched_s).all()
+    calls = [call for call in calls_kept(tmp_path) if call[0] >= recorded]
+    assert [call for call in calls_in(found) if call[0] >= recorded] == calls
+    assert result.steps == 20
 
 
 def test_a_branch_begins_with_the_timeline_of_its_origin(tmp_path: Path) -> None:

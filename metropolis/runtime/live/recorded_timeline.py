@@ -32,16 +32,18 @@ class RecordedTimeline:
         writer: TimelineWriter,
         clock: Callable[[], float],
         earlier: Timeline | None = None,
+        since: Step = 0,
     ) -> None:
-        """`earlier`: that of earlier processes whose commits count."""
+        """`earlier`: that of earlier processes, whose commits from the step `since` on count."""
         self._writer, self._clock = writer, clock
         self._earlier: dict[tuple[Step, AgentId], tuple[float, float]] = {}
         """(step, agent) -> times of the dispatch and the commit."""
         if earlier is not None:
             rows = earlier.executions
-            keys = zip(rows.step.tolist(), rows.agent.tolist(), strict=True)
-            times = zip(rows.dispatched_s.tolist(), rows.committed_s.tolist(), strict=True)
-            self._earlier = dict(zip(keys, times, strict=True))
+            kept = rows.step >= since
+            columns = rows.step, rows.agent, rows.dispatched_s, rows.committed_s
+            for step, agent, *times in zip(*(of[kept].tolist() for of in columns), strict=True):
+                self._earlier[step, agent] = times[0], times[1]
         self._now_s, self._wall_s = clock(), time.time()
         """Of the latest commits, and of the dispatches that follow from them."""
         self._committed_s: dict[AgentId, float] = {}
@@ -93,6 +95,7 @@ class RecordedTimeline:
     def _write_calls(self, execution: Execution) -> None:
         for agent, calls in execution.calls.items():
             self._writer.called(execution.step, agent, calls, count())
+        for agent in execution.agents if self._wasted else ():
             self._wasted.pop((execution.step, agent), None)
 
     def began(self, step: Step, agent: AgentId) -> None:

@@ -122,7 +122,7 @@ class Recording:
             run=self.directory.run,
             first_step=self.recorder.next_step if is_rerun else None,
         )
-        return RecordedTimeline(self._timeline, clock, earlier)
+        return RecordedTimeline(self._timeline, clock, earlier, self.recorder.next_step)
 
     def close_timeline(self) -> None:
         """Write the rest of the timeline, if there is one."""
