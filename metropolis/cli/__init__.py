@@ -71,6 +71,7 @@ bench = LazyGroup(
     {
         module.name.replace("_", "-"): f"metropolis.bench.{module.name}"
         for module in iter_modules(metropolis.bench.__path__)
+        if not module.name.startswith("_")
     },
     "Run benchmarks and print the results beside published figures.",
 )
@@ -80,6 +81,7 @@ cli = LazyGroup(
         part: f"metropolis.cli.{part}"
         for part in (
             "diff",
+            "export",
             "fork",
             "gateway",
             "plan",

@@ -227,6 +227,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     show_default=True,
     help=OPTION_HELP["stall_s"],
 )
+@click.option("--metrics", metavar="PORT", type=Integer(1, 65535), help=OPTION_HELP["metrics_port"])
 @verify_options
 @click.option("--keep-text", is_flag=True, help=OPTION_HELP["keep_text"])
 @click.option(

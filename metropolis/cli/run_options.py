@@ -78,6 +78,7 @@ class RunOptions:
     stall: float
     keep_text: bool
     timeline: bool
+    metrics: int | None
     waste_budget: float | None
 
     def __post_init__(self) -> None:
@@ -218,6 +219,7 @@ class RunOptions:
             lease_s=self.lease,
             keep_text=self.keep_text,
             timeline=self.timeline,
+            metrics_port=self.metrics,
             waste_budget=self.waste_budget,
             stall_s=self.stall,
             about=self.kept(folder) | {"agents": len(scenario.agents)},

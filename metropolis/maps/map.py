@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.notebook.card import card, figure
+from metropolis.notebook.map_drawing import draw_map
 from metropolis.types import MetropolisError
 
 Int32 = npt.NDArray[np.int32]
@@ -42,6 +44,20 @@ class GridMap:
     def height(self) -> int:
         """Number of tiles from north to south."""
         return int(self.walls.shape[0])
+
+    def drawing(self, bodies: npt.NDArray[np.floating] | None = None) -> str:
+        """The map as SVG of bounded size, with `bodies` at (n, 2) positions."""
+        return draw_map(self.walls, self.arenas, self.arena_names, bodies)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "size": f"{self.width:,} x {self.height:,} tiles",
+            "walls": f"{self.walls.mean():.0%} of the tiles",
+            "places": f"{len(self.arena_names) - 1:,}",
+            "objects": f"{len(self.object_names) - 1:,}",
+        }
+        caption = "Walls grey, named places in colour."
+        return card("map", self.name, facts, [figure(self.drawing(), caption)])
 
     def walk(
         self, start: Iterable[float], goal: Iterable[float], longest: float = math.inf

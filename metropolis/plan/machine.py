@@ -60,7 +60,11 @@ class LoadingTime:
         """Seconds until a model with that plan can answer."""
         read_s = self.base_s + self.s_per_gb * weight_bytes / plan.tp / 1e9
         one_s = max(self.least_s, read_s) + (plan.tp > 1) * self.parallel_s
-        return min(self.most_s, one_s + (plan.dp - 1) * self.copy_s)
+        return min(self.most_s, self.of_copies(one_s, plan.dp))
+
+    def of_copies(self, one_s: float, copies: int) -> float:
+        """Seconds of copies that start at the same time, if one alone takes `one_s`."""
+        return one_s + (copies - 1) * self.copy_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class Machine:
     """(model, tp) -> profile, for models whose profiles are not derived from the architecture."""
     loading: LoadingTime = LoadingTime()
     loading_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    """(model, tp) -> measured loading time, in place of `loading`."""
+    """(model, tp) -> measured loading time of one copy. Further copies take more as by `loading`,
+    but `most_s` is no bound: it is an estimate."""
     overhead: EngineOverhead = EngineOverhead()
     tp_max: int = 8
 
@@ -115,7 +120,7 @@ class Machine:
     def load_s(self, model: str, plan: ExecutionPlan) -> float:
         """Seconds to start a model; its copies start at the same time."""
         if (measured := self.loading_s.get((model, plan.tp))) is not None:
-            return measured
+            return self.loading.of_copies(measured, plan.dp)
         return self.loading.of(self.shape(model).weight_bytes, plan)
 
     def plans(self, model: str) -> tuple[ExecutionPlan, ...]:

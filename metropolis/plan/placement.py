@@ -2,19 +2,23 @@
 
 Copies with tensor parallelism occupy whole NVLink groups, or a part of one. Models that continue
 stay where they are, unless others fit only if some of them move; then those are moved whose
-loading takes least.
+loading takes least. Subsets of the models are tried in that order, up to a limit; beyond it, models
+move in the order of their loading times until the others fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import islice
 from typing import TypeAlias
 
 from metropolis.plan.machine import ExecutionPlan
 
 Gpus: TypeAlias = tuple[tuple[int, ...], ...]
 """The GPUs of each copy."""
+SUBSETS_MAX = 4096
+"""Subsets of the models that are tried: all of 12 models."""
 
 
 def shown_gpus(gpus: Gpus) -> str:
@@ -38,22 +42,61 @@ def place(
 
     `group`: GPUs that NVLink connects; `stays`: where models are now that continue unchanged;
     `load_s`: the loading time of each model. Of the models that move, the sum of their times is
-    least.
+    least; of equal sums, there are the fewest models. If this takes more than SUBSETS_MAX subsets,
+    the sum may be larger; still none of these models could stay alone.
     """
     if sum(plan.gpus for plan in stage.values()) > gpus:
         return None
     if (found := _place_rest(gpus, group, stage, stays)) is not None:
         return found
     movable = sorted(stays, key=lambda name: (load_s[name], name))
-    subsets = [
-        each for count in range(1, len(movable) + 1) for each in combinations(movable, count)
-    ]
-    subsets.sort(key=lambda names: sum(load_s[name] for name in names))
-    for moving in subsets:
-        kept = {name: copies for name, copies in stays.items() if name not in moving}
+    for moving in islice(_cheapest_subsets([load_s[name] for name in movable]), SUBSETS_MAX):
+        names = {movable[index] for index in moving}
+        kept = {name: copies for name, copies in stays.items() if name not in names}
         if (found := _place_rest(gpus, group, stage, kept)) is not None:
             return found
-    return None
+    return _place_in_order(gpus, group, stage, stays, movable)
+
+
+def _cheapest_subsets(costs: Sequence[float]) -> Iterator[tuple[int, ...]]:
+    """The subsets of indices by the sum of their costs, then by size, then in order; not the empty
+    one. `costs` ascend.
+
+    From each follow two that cost no less: with the next index, and with it in place of the last.
+    """
+    heap: list[tuple[float, int, tuple[int, ...]]] = [(costs[0], 1, (0,))] if costs else []
+    while heap:
+        _, _, chosen = heappop(heap)
+        yield chosen
+        following = chosen[-1] + 1
+        if following < len(costs):
+            for successor in ((*chosen, following), (*chosen[:-1], following)):
+                cost = sum(costs[index] for index in successor)
+                heappush(heap, (cost, len(successor), successor))
+
+
+def _place_in_order(
+    gpus: int,
+    group: int,
+    stage: Mapping[str, ExecutionPlan],
+    stays: Mapping[str, Gpus],
+    movable: Sequence[str],
+) -> dict[str, Gpus] | None:
+    """Models of `movable` move one after another until the others fit; then those stay after all
+    that can, from the last on."""
+    kept, moving, found = dict(stays), list[str](), None
+    for name in movable:
+        del kept[name]
+        moving.append(name)
+        if (found := _place_rest(gpus, group, stage, kept)) is not None:
+            break
+    else:
+        return None
+    for name in reversed(moving):
+        more = {**kept, name: stays[name]}
+        if (other := _place_rest(gpus, group, stage, more)) is not None:
+            kept, found = more, other
+    return found
 
 
 def _place_rest(

@@ -19,6 +19,7 @@ VERSION = 1
 IN_RUN = "run.json"
 """The file with the planned and the actual stages in the folder of a run."""
 SECONDS_MAX = 1e9
+STAGES_MAX = 10_000
 
 
 class StageNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,26 +176,53 @@ def _decoded(path: Path, kind: type[_Content], hint: str) -> _Content:
         raise MetropolisError(f"{path} is no schedule: {error}; {hint}") from error
     for schedule in msgspec.structs.astuple(content):
         if isinstance(schedule, Schedule):
-            for number, stage in enumerate(schedule.stages, 1):
-                _check_stage(f"{path}: stage {number}", stage)
+            _check(path, schedule)
     return content
 
 
-def _check_stage(where: str, stage: ScheduleStage) -> None:
-    if not 0 <= stage.begins_s <= stage.ends_s <= SECONDS_MAX:
+def _check(path: Path, schedule: Schedule) -> None:
+    if len(schedule.stages) > STAGES_MAX:
         raise MetropolisError(
-            f"{where} lasts from {stage.begins_s} to {stage.ends_s} s; a stage begins at 0 s or "
-            "later, and ends after that"
+            f"{path} has {len(schedule.stages):,} stages; a schedule has at most {STAGES_MAX:,}"
         )
-    used = [gpu for node in stage.nodes.values() for copy in node.gpus for gpu in copy]
-    if len(set(used)) < len(used) or any(not 0 <= gpu < GPUS_MAX for gpu in used):
+    begins_s = 0.0
+    for number, stage in enumerate(schedule.stages, 1):
+        _check_stage(f"{path}: stage {number}", stage, begins_s)
+        begins_s = stage.ends_s
+
+
+def _check_stage(where: str, stage: ScheduleStage, begins_s: float) -> None:
+    """`begins_s`: the earliest time at which it may begin."""
+    if not begins_s <= stage.begins_s <= stage.ends_s <= SECONDS_MAX:
         raise MetropolisError(
-            f"{where}: the GPUs {used} are no different numbers in [0, {GPUS_MAX - 1}]"
+            f"{where} lasts from {stage.begins_s} to {stage.ends_s} s; it should begin at "
+            f"{begins_s} s or later, after the stage before it, and end after its beginning, at "
+            f"{SECONDS_MAX:.0e} s at the latest"
         )
+    if stage.boundary is not None and stage.boundary.open_requests < 0:
+        raise MetropolisError(
+            f"{where} ends at {stage.boundary.open_requests} open requests; there are 0 or more"
+        )
+    used = set[int]()
     for name, node in stage.nodes.items():
         if not name.isidentifier():
             raise MetropolisError(f"{where}: {name!r} is not the name of a node")
-        if min(node.plan) < 1 or [len(copy) for copy in node.gpus] != [node.tp] * node.dp:
+        sizes = [len(copy) for copy in node.gpus]
+        if min(node.plan) < 1 or len(sizes) != node.dp or {*sizes} != {node.tp}:
             raise MetropolisError(
-                f"{where}: {name!r} has the plan {node.plan} and the GPUs {node.gpus}"
+                f"{where}: {name!r} has the plan {node.plan}; its dp and tp should be at least 1, "
+                "and its gpus dp lists of tp GPUs"
             )
+        if not 0 <= node.loaded_s <= SECONDS_MAX:
+            raise MetropolisError(
+                f"{where}: {name!r} is loaded at {node.loaded_s} s, which is not in "
+                f"[0, {SECONDS_MAX:.0e}]"
+            )
+        for gpu in (gpu for copy in node.gpus for gpu in copy):
+            if not 0 <= gpu < GPUS_MAX:
+                raise MetropolisError(
+                    f"{where}: {name!r} has the GPU {gpu}, which is not in [0, {GPUS_MAX - 1}]"
+                )
+            if gpu in used:
+                raise MetropolisError(f"{where}: the GPU {gpu} of {name!r} is used twice")
+            used.add(gpu)

@@ -160,13 +160,7 @@ def read_trace(path: str | Path) -> Trace:
         path /= IN_RUN
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            metadata = file.metadata.metadata or {}
-            if METADATA_KEY not in metadata:
-                raise MetropolisError(
-                    f"{path}: is Parquet but not a trace: its key-value metadata should have an"
-                    f" entry {METADATA_KEY.decode()!r}, as docs/trace-format.md specifies"
-                )
-            meta = meta_from_json(metadata[METADATA_KEY], path)
+            meta = _meta(file, path)
             _check_types(file.schema_arrow, path)
             names = {*SCHEMA.names, DEPENDS_ON.name} & {*file.schema_arrow.names}
             table = file.read(columns=sorted(names)).combine_chunks()
@@ -187,6 +181,25 @@ def read_trace(path: str | Path) -> Trace:
     trace = Trace(meta, positions, calls, dependencies)
     validate(trace, path, place)
     return trace
+
+
+def read_meta(path: Path) -> TraceMeta:
+    """The metadata of the trace in the file `path`. Raises MetropolisError if it is invalid."""
+    try:
+        with pq.ParquetFile(path) as file:
+            return _meta(file, path)
+    except _DAMAGE as error:
+        raise MetropolisError(_unreadable(path, error)) from None
+
+
+def _meta(file: pq.ParquetFile, path: Path) -> TraceMeta:
+    metadata = file.metadata.metadata or {}
+    if METADATA_KEY not in metadata:
+        raise MetropolisError(
+            f"{path}: is Parquet but not a trace: its key-value metadata should have an"
+            f" entry {METADATA_KEY.decode()!r}, as docs/trace-format.md specifies"
+        )
+    return meta_from_json(metadata[METADATA_KEY], path)
 
 
 def _row_place(path: Path, agents: tuple[str, ...], first: int = 0) -> Place:

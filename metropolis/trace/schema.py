@@ -11,6 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.maps.map import GridMap
+from metropolis.notebook.card import card, figure, listed
+from metropolis.notebook.chart import draw_chart
+from metropolis.notebook.map_drawing import BODIES_MAX, draw_plane
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -221,3 +224,37 @@ class Trace:
             np.ascontiguousarray(self.positions[:, :count]),
             self.calls.keep(self.calls.agent < count),
         )
+
+    def _repr_html_(self) -> str:
+        meta, calls = self.meta, self.calls
+        hours = self.steps * meta.step_s / 3600
+        tokens = [
+            int(column.sum(dtype=np.int64)) for column in (calls.prompt_tokens, calls.output_tokens)
+        ]
+        facts = {
+            "agents": f"{self.agents:,}: {listed(meta.agents)}",
+            "length": f"{self.steps:,} steps of {meta.step_s:g} s ({hours:,.1f} h), from "
+            f"{meta.start:%Y-%m-%d %H:%M}",
+            "calls": f"{len(calls):,}, {tokens[0]:,} prompt and {tokens[1]:,} output tokens",
+            "functions": listed(calls.functions) or None,
+            "models": listed(calls.models) or None,
+            "perception radius": meta.perception_radius,
+            "maximum velocity": meta.max_velocity,
+            "metric": meta.metric,
+            "origin": f"movement {meta.movement_origin}, calls {meta.calls_origin}",
+            "source": meta.source or None,
+        }
+        figures = []
+        if self.steps and self.agents:
+            at = self.positions[0]
+            drawing = draw_plane(at) if meta.map is None else meta.map.drawing(at)
+            figures = (
+                [figure(drawing, f"{min(self.agents, BODIES_MAX):,} agents at the beginning.")]
+                if meta.graph is None
+                else []
+            )
+            by_step = np.bincount(calls.step, minlength=self.steps)
+            figures.append(
+                figure(draw_chart(by_step), f"Calls by step, at most {by_step.max():,}.")
+            )
+        return card("trace", meta.name, facts, figures)

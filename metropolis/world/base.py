@@ -25,6 +25,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from metropolis.maps.map import GridMap
+from metropolis.notebook.card import card, figure
 from metropolis.rules.metrics import CHEBYSHEV, Metric
 from metropolis.types import CausalityError, Position, Step
 from metropolis.world.appearance import Appearance
@@ -85,6 +86,9 @@ class World(ABC):
         """The distances within which agents perceive, write and act together."""
         joint = self.perception_radius if self.joint_radius is None else self.joint_radius
         return Reach(self.metric, self.perception_radius, self.max_velocity, joint)
+
+    def _repr_html_(self) -> str:
+        return card(f"world, {type(self).__name__}", self.name, facts_of(self), drawings_of(self))
 
     def reward(self, view: View) -> float:  # noqa: ARG002
         """Return the agent's reward for its last step; for reinforcement learning."""
@@ -165,3 +169,20 @@ class Agent(ABC):
     def begin_step(self, seed: int, step: Step) -> None:
         """Set the seed and the step; the engine calls this before `proceed`."""
         self._seed, self.step, self._drawn_at = seed, step, -1
+
+
+def facts_of(world: World) -> dict[str, object]:
+    """Facts for notebooks; None where a subclass has not set an attribute yet."""
+    return {
+        "perception radius": getattr(world, "perception_radius", None),
+        "joint radius": world.joint_radius,
+        "maximum velocity": getattr(world, "max_velocity", None),
+        "metric": world.metric.name,
+        "step": f"{world.step_s:g} s, from {world.start:%Y-%m-%d %H:%M}",
+        "without a model": None if world.author is None else "its own author answers",
+    }
+
+
+def drawings_of(world: World) -> list[str]:
+    """Figures for notebooks, as HTML."""
+    return [] if world.map is None else [figure(world.map.drawing(), f"Map: {world.map.name}.")]

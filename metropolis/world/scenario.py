@@ -11,8 +11,9 @@ from random import Random
 from typing import Any
 
 from metropolis.names import did_you_mean
+from metropolis.notebook.card import card, listed
 from metropolis.types import MetropolisError
-from metropolis.world.base import Agent, World
+from metropolis.world.base import Agent, World, drawings_of, facts_of
 from metropolis.world.checks import check_seed, check_world_parts
 from metropolis.world.record import StepRecord
 from metropolis.world.user_code import load_function, names_file
@@ -66,6 +67,17 @@ class Scenario:
             )
         if self.author is not None:
             self.world.author = self.author
+
+    def _repr_html_(self) -> str:
+        names = listed([agent.name for agent in self.agents])
+        facts = {
+            "agents": f"{len(self.agents):,}: {names}",
+            "length": f"{self.steps:,} steps",
+            "functions": listed(self.functions) or None,
+        }
+        return card(
+            "scenario", self.world.name, facts | facts_of(self.world), drawings_of(self.world)
+        )
 
 
 def scenario_names() -> list[str]:

@@ -156,6 +156,7 @@ def test_a_machine_with_its_own_models(folder: Path) -> None:
     plans = [*((dp, 1) for dp in range(1, 5)), (1, 2), (2, 2)]
     assert set(machine.plans("mpt-7b")) == {ExecutionPlan(*plan) for plan in plans}
     assert machine.load_s("mpt-7b", ExecutionPlan(1, 2)) == 3
+    assert machine.load_s("mpt-7b", ExecutionPlan(2, 2)) == 3 + machine.loading.copy_s
     profile = machine.profile("mpt-7b", 2)
     assert (profile.w_ms, profile.h_ms, profile.kv_capacity_tokens) == (6.5, 2.5, 30000)
     assert {plan.tp for plan in machine.plans("small")} == {1, 2}

@@ -47,6 +47,7 @@ def test_every_kind_starts_a_command_of_ours(kind: str) -> None:
         ("serve {port:zz}", "has a format or conversion in a field"),
         ("serve {port!x}", "has a format or conversion in a field"),
         ("serve {port}\0", "has a NUL character"),
+        ("serve {port} \udcff", "or the name of a folder that is not UTF-8"),
         ("serve {port:{foo}}", "has a format or conversion in a field"),
     ],
 )
@@ -76,6 +77,7 @@ def test_tables_give_commands_and_paths(tmp_path: Path) -> None:
         ("GPU-a,GPU-b", (1,), "GPU-b"),
         ("", (3,), ""),
         ("-1", (3,), "-1"),
+        (" 4, 6,-1,5", (1,), "6"),
     ],
 )
 def test_an_engine_sees_its_own_devices(

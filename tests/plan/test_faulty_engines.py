@@ -131,6 +131,18 @@ def test_a_busy_engine_is_asked_again_later(
     assert all(node.asked_again >= 5 * node.requests for node in record.nodes.values())
 
 
+def test_a_bad_answer_of_a_busy_engine_is_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusals before it do not count as bad answers."""
+    monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
+    monkeypatch.setattr(runner_module, "PAUSE_MAX_S", 0.01)
+    bad = "self.answer(200, {'choices': [] if asked[body['seed']] == 6 else [content]})"
+    server(tmp_path, BUSY.replace("self.answer(200, {'choices': [content]})", bad))
+    record, _ = run_small(tmp_path, f"{sys.executable} {tmp_path}/server.py {{port}} 503 any")
+    assert record.is_complete
+
+
 def test_a_request_that_kills_its_engines_is_named(tmp_path: Path) -> None:
     """Answers to others, between the ends, do not hide it."""
     deadly = """
@@ -157,6 +169,7 @@ Handler.do_POST = answer
 
 def test_an_engine_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "PROBE_S", 0.05)
+    monkeypatch.setattr(engine_module, "RESPONSE_S", 0.5)
     monkeypatch.setattr(engine_module, "STOP_S", 0.1)
     for module in (engine_module, model_copy_module):
         monkeypatch.setattr(module, "HANG_S", 2.0)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
+from random import Random
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis.plan import placement
 from metropolis.plan.machine import ExecutionPlan
-from metropolis.plan.placement import Gpus, place
+from metropolis.plan.placement import SUBSETS_MAX, Gpus, _place_rest, place
 
 GPUS, GROUP = 8, 2
 PLANS = st.builds(ExecutionPlan, st.integers(1, 3), st.sampled_from([1, 2, 4]))
@@ -57,3 +61,83 @@ def test_models_stay_unless_others_need_their_place(
             if sum(load_s[name] for name in fewer) < sum(load_s[name] for name in moved):
                 other = place(GPUS, GROUP, stage, kept, dict.fromkeys(load_s, 1.0))
                 assert other is None or any(other[name] != kept[name] for name in kept)
+
+
+def place_by_all_subsets(
+    gpus: int,
+    group: int,
+    stage: Mapping[str, ExecutionPlan],
+    stays: Mapping[str, Gpus],
+    load_s: Mapping[str, float],
+) -> dict[str, Gpus] | None:
+    """The specification of `place`."""
+    movable = sorted(stays, key=lambda name: (load_s[name], name))
+    subsets = [each for n in range(len(movable) + 1) for each in combinations(movable, n)]
+    for moving in sorted(subsets, key=lambda names: sum(load_s[name] for name in names)):
+        kept = {name: copies for name, copies in stays.items() if name not in moving}
+        if (found := _place_rest(gpus, group, stage, kept)) is not None:
+            return found
+    return None
+
+
+@st.composite
+def changes(
+    draw: st.DrawFn, gpus: int
+) -> tuple[dict[str, ExecutionPlan], dict[str, Gpus], dict[str, float]]:
+    """A stage on all GPUs: small nodes that stay, scattered, and larger ones. And loading times."""
+    random = Random(draw(st.integers(0, 10**9)))
+    free, left = random.sample(range(gpus), gpus), gpus
+    stage: dict[str, ExecutionPlan] = {}
+    stays: dict[str, Gpus] = {}
+    for name in "abcdef":
+        copies = random.choice([1, 1, 1, 2])
+        if copies <= left - 4:
+            stage[name], left = ExecutionPlan(copies, 1), left - copies
+            stays[name] = tuple((free.pop(),) for _ in range(copies))
+    for name in "ghijkl":
+        plan = ExecutionPlan(1, random.choice([2, 2, 2, 3, 4]))
+        if plan.gpus <= left:
+            stage[name], left = plan, left - plan.gpus
+    return stage, stays, {name: float(random.randint(0, 3)) for name in stage}
+
+
+@settings(max_examples=200)
+@given(changes(12), st.sampled_from([2, 4]))
+def test_the_models_that_move_are_those_of_the_specification(
+    change: tuple[dict[str, ExecutionPlan], dict[str, Gpus], dict[str, float]], group: int
+) -> None:
+    assert place(12, group, *change) == place_by_all_subsets(12, group, *change)
+
+
+@pytest.mark.parametrize(("singles", "pairs"), [(20, 10), (30, 5), (38, 1), (0, 20)])
+def test_many_models_are_placed_at_once(
+    singles: int, pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pair of GPUs has one that stays, as far as there are."""
+    tried = 0
+
+    def counted(
+        gpus: int, group: int, stage: Mapping[str, ExecutionPlan], kept: Mapping[str, Gpus]
+    ) -> dict[str, Gpus] | None:
+        nonlocal tried
+        tried += 1
+        return _place_rest(gpus, group, stage, kept)
+
+    monkeypatch.setattr(placement, "_place_rest", counted)
+    order = [*range(0, 40, 2), *range(1, 40, 2)]
+    stays: dict[str, Gpus] = {f"n{index}": ((order[index],),) for index in range(singles)}
+    stage = {name: ExecutionPlan(1, 1) for name in stays}
+    stage |= {f"p{index}": ExecutionPlan(1, 2) for index in range(pairs)}
+    load_s = {name: float(1 + number % 3) for number, name in enumerate(stage)}
+    placed = place(40, 2, stage, stays, load_s)
+    assert placed is not None
+    used = [gpu for copies in placed.values() for copy in copies for gpu in copy]
+    assert sorted(used) == list(range(40))
+    assert all(
+        abs(first - second) == 1 for first, second in (placed[f"p{n}"][0] for n in range(pairs))
+    )
+    moved = [name for name, copies in stays.items() if placed[name] != copies]
+    assert tried <= 1 + SUBSETS_MAX + 2 * singles
+    for name in moved:
+        more = {each: copies for each, copies in stays.items() if each not in moved or each == name}
+        assert _place_rest(40, 2, stage, more) is None

@@ -134,7 +134,7 @@ def test_a_killed_run_is_continued_with_nothing_asked_twice(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_and_its_engines(application: Path, number: int) -> None:
-    with running(application, 100) as process:
+    with running(application, 300) as process:
         process.send_signal(number)
         sent_s = time.monotonic()
         _, said = process.communicate(timeout=20)

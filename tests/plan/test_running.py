@@ -194,6 +194,25 @@ def test_a_stage_ends_at_its_boundary(tmp_path: Path) -> None:
     assert "one has 4 requests left; one dp2 tp1 on GPUs 0 1 (loads); two" in logged[1]
 
 
+def test_a_node_may_finish_while_its_copy_drains(tmp_path: Path) -> None:
+    """Its end is in the stage that ends; no engine is started for it."""
+    planned = schedule({"one": ((0,),)}, {"one": ((0, 1),)}, {"two": ((0,),), "summary": ((1,),)})
+    stages = (*planned.stages, *schedule({"judge": ((0,),)}).stages)
+    bounded = replace_struct(stages[0], boundary=Boundary("one", 4))
+    options = EngineOptions(at_once=4)
+    planned = Schedule("by hand", (bounded, *stages[1:]))
+    record, logged = run_small(tmp_path, stub(tmp_path, 100), planned, options)
+    check_answers(tmp_path)
+    first, second, *_ = record.actual.stages
+    assert first.nodes["one"].finishes
+    assert second.nodes.keys() == {"two", "summary"}
+    assert "stage 2" in logged[1]
+    assert "one has finished (planned: 2.0 s); two dp1 tp1 on" in logged[1]
+    assert not (tmp_path / "0,1.log").exists()
+    ends = [name for stage in record.actual.stages for name, n in stage.nodes.items() if n.finishes]
+    assert sorted(ends) == sorted(REQUESTS)
+
+
 def test_a_run_in_the_folder_is_continued(tmp_path: Path) -> None:
     """What was answered is not asked again; another application or sampling is refused."""
     run_small(tmp_path, stub(tmp_path))
@@ -204,6 +223,13 @@ def test_a_run_in_the_folder_is_continued(tmp_path: Path) -> None:
     record, _ = run_small(tmp_path, stub(tmp_path), None)
     assert (tmp_path / "out/answers.jsonl").read_bytes() == first
     assert sorted(asked(tmp_path).values()) == [1] * (kept - 1) + [2] * (len(journal) - kept)
+    assert record.is_complete
+
+
+def test_a_run_is_continued_without_the_logs_of_its_engines(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "out", APPLICATION, SAMPLING, SCHEDULE).close()
+    (tmp_path / "out/engines").rmdir()
+    record, _ = run_small(tmp_path, stub(tmp_path), None)
     assert record.is_complete
 
 
@@ -266,12 +292,32 @@ def test_a_folder_is_used_by_one_process(tmp_path: Path) -> None:
     RunFolder(tmp_path, APPLICATION, SAMPLING, None).close()
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"crc32":1,"world":"minimal"}'])
-def test_other_folders_are_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.json").write_text(content)
+def test_a_record_without_a_node_is_refused(tmp_path: Path) -> None:
+    RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE).close()
+    record = json.loads((tmp_path / "run.json").read_text())
+    del record["nodes"]["judge"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(MetropolisError, match="lacks the nodes judge; restore the file"):
+        RunFolder(tmp_path, APPLICATION, SAMPLING, None)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"crc32":1,"world":"minimal"}', b'{"format":"\xff"}']
+)
+def test_other_folders_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(MetropolisError, match="not the folder of a `metropolis plan run`"):
         RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE)
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_damaged_stages_are_refused(tmp_path: Path) -> None:
+    """Without copies, a node would never finish."""
+    RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE).close()
+    content = (tmp_path / "run.json").read_text()
+    (tmp_path / "run.json").write_text(content.replace('"dp": 2', '"dp": 0'))
+    with pytest.raises(MetropolisError, match="stage 1: 'one' has the plan dp0 tp1"):
+        RunFolder(tmp_path, APPLICATION, SAMPLING, None)
 
 
 @pytest.mark.parametrize(

@@ -246,12 +246,19 @@ def test_a_plan_without_gpus_is_refused(
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("gpus", [[0], [64]], "the GPUs [0, 64] are no different numbers in [0, 63]"),
-        ("gpus", [[1], [1]], "the GPUs [1, 1] are no different numbers in [0, 63]"),
-        ("dp", 3, "'n' has the plan dp3 tp1 and the GPUs ((0,), (1,))"),
+        ("gpus", [[0], [64]], "'n' has the GPU 64, which is not in [0, 63]"),
+        ("gpus", [[0], [-1]], "'n' has the GPU -1, which is not in [0, 63]"),
+        ("gpus", [[1], [1]], "the GPU 1 of 'n' is used twice"),
+        ("gpus", [[*range(50_000)], []], "gpus dp lists of tp GPUs"),
+        ("dp", 3, "'n' has the plan dp3 tp1; its dp and tp should be"),
+        ("dp", 10**9, "'n' has the plan dp1000000000 tp1; its dp and tp should be"),
+        ("loaded_s", -1.0, "'n' is loaded at -1.0 s"),
+        ("loaded_s", 1e300, "'n' is loaded at 1e+300 s"),
+        ("boundary", ["n", -1], "ends at -1 open requests"),
         ("nodes", {"\x1b[2J": None}, "'\\x1b[2J' is not the name of a node"),
         ("ends_s", 4.0, "lasts from 5.0 to 4.0 s"),
         ("ends_s", 1e300, "lasts from 5.0 to 1e+300 s"),
+        ("begins_s", -1.0, "lasts from -1.0 to 9.0 s; it should begin at 0.0 s or later"),
     ],
 )
 def test_an_impossible_stage_is_named(

@@ -115,7 +115,7 @@ def test_the_command_records_every_mode_but_the_bounds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--instances", "1,2"], "--record is for one setting"),
+        (["--instances", "1,2"], "--record and --view are for one setting"),
         ([], "exists already"),
     ],
 )

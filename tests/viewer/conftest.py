@@ -80,7 +80,7 @@ def show(chromium: Any) -> Iterator[Show]:
 
         page.on("request", check_request)
         page.on("dialog", refuse)
-        page.on("pageerror", lambda error: faults.append(f"an error: {error}"))
+        page.on("pageerror", lambda error: faults.append(f"an error: {error.stack}"))
         page.goto(url)
         until(page, "document.body.dataset.state !== 'loading'")
         assert page.evaluate("document.body.dataset.state") == "ready", page.inner_text("#failure")

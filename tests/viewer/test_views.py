@@ -170,9 +170,13 @@ def test_a_call_shows_its_times_and_texts(smallville: Path, page: Any) -> None:
     view(page, "calls")
     for number in (0, len(calls) // 2, len(calls) - 1):
         step, agent, call = calls[number]
-        place = page.evaluate(CENTRE, [step, agent, call["sent"]])
-        box = page.locator("#view-calls canvas").bounding_box()
-        page.mouse.click(box["x"] + place[0], box["y"] + place[1])
+        for _ in range(10):  # the canvas may just be given another size
+            x, y = page.evaluate(CENTRE, [step, agent, call["sent"]])
+            box = page.locator("#view-calls canvas").bounding_box()
+            page.mouse.click(box["x"] + x, box["y"] + y)
+            page.wait_for_timeout(200)
+            if page.evaluate("metropolis.state.call !== null"):
+                break
         page.wait_for_selector("#panel pre")
         panel = page.inner_text("#panel")
         shown = page.inner_text("#panel h2")

@@ -6,15 +6,22 @@ simulated and what is measured.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import click
-from rich.console import Console
 
+from metropolis.bench._sections import (
+    Advance,
+    Rows,
+    Section,
+    SectionRun,
+    ShownSection,
+    run_sections,
+    section_options,
+    seeded_runs,
+)
 from metropolis.bench.droidspeak import (
     applications,
     division,
@@ -26,32 +33,10 @@ from metropolis.bench.droidspeak import (
     served,
     smallville,
 )
-from metropolis.progress import progress_bar
 from metropolis.reuse.plan import Plan, load_plan
 
-Advance = Callable[[int], None]
-Rows = list[dict[str, Any]]
 
-
-class _Shown(Protocol):
-    KIND: str
-    """`simulated` or `measured`."""
-
-    def runs(self, quick: bool) -> int:
-        """Number of steps that `measure` reports."""
-
-    def show(self, rows: Sequence[dict[str, Any]], console: Console) -> None:
-        """Print the results as tables whose titles begin with the kind."""
-
-
-class Section(_Shown, Protocol):
-    """A part of the benchmark."""
-
-    def measure(self, quick: bool, seed: int, advance: Advance) -> Rows:
-        """The results as plain data; `quick`: few of them, to try the section."""
-
-
-class PairSection(_Shown, Protocol):
+class PairSection(ShownSection, Protocol):
     """A part that needs the folder of a pair and its plan."""
 
     def measure(self, folder: Path, plan: Plan, quick: bool, advance: Advance) -> Rows:
@@ -79,15 +64,7 @@ PLAN = "plan.json"
     help="Folder that examples/droidspeak_pair has made, with its plan in plan.json, for the "
     f"measured sections: {', '.join(PAIR_SECTIONS)}.",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    type=click.Choice((*SECTIONS, *PAIR_SECTIONS)),
-    help="A section; may be repeated. [default: all; without --pair the simulated ones]",
-)
-@click.option("--quick", is_flag=True, help="Few and short runs, to try a section.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@section_options((*SECTIONS, *PAIR_SECTIONS), "all; without --pair the simulated ones")
 def command(
     folder: Path | None, only: tuple[str, ...], quick: bool, seed: int, as_json: bool
 ) -> None:
@@ -99,28 +76,9 @@ def command(
     """
     if folder is None and (needing := [name for name in only if name in PAIR_SECTIONS]):
         raise click.UsageError(f"--only {needing[0]} measures a pair; name its folder with --pair")
-    shown: dict[str, _Shown] = {**SECTIONS}
-    measures: dict[str, Callable[[Advance], Rows]] = {
-        name: partial(section.measure, quick, seed) for name, section in SECTIONS.items()
-    }
+    runs = seeded_runs(SECTIONS, quick, seed)
     if folder is not None:
         plan = load_plan(folder / PLAN)
         for name, section in PAIR_SECTIONS.items():
-            shown[name] = section
-            measures[name] = partial(section.measure, folder, plan, quick)
-    chosen = [name for name in shown if name in (only or shown)]
-    found: dict[str, Rows] = {}
-    with progress_bar(sum(shown[name].runs(quick) for name in chosen), "runs") as (
-        advance,
-        describe,
-    ):
-        for name in chosen:
-            describe(name)
-            found[name] = measures[name](advance)
-    if as_json:
-        rows = {name: {"kind": shown[name].KIND, "rows": found[name]} for name in chosen}
-        click.echo(json.dumps({"seed": seed, "quick": quick, "sections": rows}, indent=2))
-        return
-    console = Console(markup=False, highlight=False)
-    for name in chosen:
-        shown[name].show(found[name], console)
+            runs[name] = SectionRun(section, partial(section.measure, folder, plan, quick))
+    run_sections(runs, only, quick, seed, as_json)

@@ -9,20 +9,17 @@ leave out what the paper's contain of either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from metropolis.bench.samullm.paper import DISTRIBUTIONS, MACHINE
 from metropolis.plan.application import Application
-from metropolis.plan.schedule import Schedule
+from metropolis.plan.comparison import compare_methods
 from metropolis.plan.search.bound import lower_bound_s
-from metropolis.plan.search.methods import search
-from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Timeline
 from metropolis.plan.workload import Columns, Workload, columns_of, drawn
 
@@ -39,10 +36,9 @@ class Truth:
     workload: Workload
     slowness: dict[tuple[str, int], float]
 
-    def run(self, schedule: Schedule) -> float:
-        """Seconds of the application by `schedule`, without the search."""
-        timeline = Timeline(MACHINE, self.workload, self.slowness)
-        return simulate_run(timeline, schedule).ends_s
+    def timeline(self) -> Timeline:
+        """Simulates stages in it."""
+        return Timeline(MACHINE, self.workload, self.slowness)
 
 
 @dataclass(frozen=True)
@@ -64,30 +60,27 @@ class Comparison:
 
 
 def measured(
-    comparison: Comparison, methods: Iterable[str], planned: Workload | None = None
+    comparison: Comparison, methods: Sequence[str], planned: Workload | None = None
 ) -> dict[str, dict[str, Any]]:
     """For each method the estimate, the search time and the times of all truths, in seconds.
 
     `planned`: the workload that plans know, in place of the drawn one.
     """
-    found = {}
-    for method in methods:
-        began = perf_counter()
-        schedule = search(Timeline(MACHINE, planned or comparison.planned), method)
-        search_s = perf_counter() - began
-        runs = [truth.run(schedule) for truth in comparison.truths]
-        errors = [abs(schedule.ends_s / run - 1) for run in runs]
-        found[method] = {
-            "estimate_s": schedule.ends_s,
-            "search_s": search_s,
-            "runs_s": runs,
-            "errors": errors,
-            "error": float(np.mean(errors)),
-            "inference_s": float(np.mean(runs)),
-            "end_to_end_s": float(np.mean(runs)) + search_s,
-            "stages": len(schedule.stages),
+    truths = (truth.timeline() for truth in comparison.truths)
+    results = compare_methods(MACHINE, planned or comparison.planned, methods, truths)
+    return {
+        method: {
+            "estimate_s": result.schedule.ends_s,
+            "search_s": result.search_s,
+            "runs_s": result.runs_s,
+            "errors": result.errors,
+            "error": float(np.mean(result.errors)),
+            "inference_s": result.mean_s,
+            "end_to_end_s": result.mean_s + result.search_s,
+            "stages": len(result.schedule.stages),
         }
-    return found
+        for method, result in zip(methods, results, strict=True)
+    }
 
 
 def compared(

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import closing
+from math import isfinite
 from pathlib import Path
 
 import click
@@ -26,7 +27,8 @@ from metropolis.plan.running.engine import Sampling
 from metropolis.plan.running.engine_command import KINDS, check_startable, engine_commands
 from metropolis.plan.running.folder import ACTUAL, ANSWERS, RunFolder, RunRecord, has_run
 from metropolis.plan.running.model_copy import EngineOptions
-from metropolis.plan.running.runner import Reports, Runner, check_schedule
+from metropolis.plan.running.runner import Reports, Runner
+from metropolis.plan.running.schedule_check import check_schedule
 from metropolis.plan.running.time_left import time_left_s
 from metropolis.plan.schedule import Schedule, read_schedule
 from metropolis.plan.search.methods import METHODS, OURS, search
@@ -124,6 +126,8 @@ def command(
         loaded.application.models, loaded.engines, path.parent, engine_command
     )
     check_startable(commands.values(), loaded.machine.gpus)
+    if not isfinite(temperature):
+        raise click.BadParameter("it should be a finite number", param_hint="--temperature")
     sampling, options = (
         Sampling(seed, temperature),
         EngineOptions(at_once, drain_s, wait_s, answer_s),

@@ -26,7 +26,9 @@ POLL_S = 0.05
 STOP_S = 5.0
 """From the request to stop to the end of the process by force."""
 PROBE_S = 10.0
-"""Interval at which a running engine is asked for its models."""
+"""Pause before a running engine is asked for its models again."""
+RESPONSE_S = 5.0
+"""Time to respond to that; less than that of a check, whose end looks like a failing server."""
 HANG_S = 120.0
 """An engine that has not responded for that time hangs."""
 KILL_S = 30.0
@@ -121,6 +123,8 @@ class Engine:
         """Set when its end is known, or that it hangs."""
         self._served = ""
         """The name under which the engine serves the model."""
+        self._silent_s = 0.0
+        """Since it responded, as far as it was asked."""
 
     @property
     def exit_code(self) -> int | None:
@@ -167,17 +171,19 @@ class Engine:
     async def hangs(self) -> None:
         """Wait until the engine does not respond, though its process runs."""
         time = asyncio.get_running_loop().time
-        heard_s = time()
-        while time() < heard_s + HANG_S:
+        while self._silent_s < HANG_S:
+            began_s = time()
             await asyncio.sleep(PROBE_S)
             try:
-                async with asyncio.timeout_at(heard_s + HANG_S):
+                async with asyncio.timeout(RESPONSE_S):
                     await wire.models_of(self._server, "v1/models")
             except (TimeoutError, UnreachableError):
+                # limited: while this process is stopped, it does not ask
+                self._silent_s += min(time() - began_s, PROBE_S + RESPONSE_S)
                 continue
             except LLMError:  # a response of some kind
                 pass
-            heard_s = time()
+            self._silent_s = 0.0
 
     async def complete(self, call: NodeCall, max_tokens: int | None) -> Completion:
         """The answer; without `max_tokens` the engine chooses its longest. Raises LLMError."""
@@ -189,7 +195,9 @@ class Engine:
         }
         if max_tokens is not None:
             body["max_tokens"] = max_tokens
-        return await wire.complete(self._server, "v1/chat/completions", body, call)
+        completion = await wire.complete(self._server, "v1/chat/completions", body, call)
+        self._silent_s = 0.0
+        return completion
 
     async def stop(self) -> None:
         """End the process: by request, after STOP_S by force."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -23,6 +24,8 @@ KINDS: Mapping[str, str] = {
 FIELDS = ("model", "path", "port", "tp", "gpus")
 TABLE = ("command", "path")
 DEVICES = "CUDA_VISIBLE_DEVICES"
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")
+"""Surrogates stand for bytes that are not UTF-8 (`os.fsdecode`)."""
 
 
 class EngineCommandError(MetropolisError):
@@ -44,8 +47,11 @@ class EngineCommand:
 
     def __post_init__(self) -> None:
         where = f"the engine command of {self.model}"
-        if "\0" in self.template + self.model + self.path:
-            raise EngineCommandError(f"{where} has a NUL character; remove it")
+        if UNWRITABLE.search(self.template + self.model + self.path):
+            raise EngineCommandError(
+                f"{where} has a NUL character, or the name of a folder that is not UTF-8; remove "
+                "or rename it"
+            )
         try:
             pieces = [shlex.split(self._text), *Formatter().parse(self._text)]
         except ValueError as error:
@@ -136,11 +142,14 @@ def environment_of(gpus: tuple[int, ...]) -> dict[str, str]:
     too few GPUs.
     """
     visible = os.environ.get(DEVICES)
+    names = [name.strip() for name in (visible or "").split(",")]
+    if "-1" in names:  # CUDA ignores it and all that follow
+        names = names[: names.index("-1")]
     if visible is None:
         devices = ",".join(map(str, gpus))
-    elif visible in ("", "-1"):
+    elif names in ([], [""]):
         devices = visible  # no GPU: engines on the CPU
-    elif max(gpus) < len(names := visible.split(",")):
+    elif max(gpus) < len(names):
         devices = ",".join(names[gpu] for gpu in gpus)
     else:
         raise EngineCommandError(

@@ -21,7 +21,7 @@ from metropolis.llm.journal import Journal, key_of, read_journal
 from metropolis.plan.application import Application
 from metropolis.plan.running.communicator import Communicator
 from metropolis.plan.running.engine import NodeCall, Sampling
-from metropolis.plan.schedule import IN_RUN, Schedule
+from metropolis.plan.schedule import IN_RUN, Schedule, read_schedules
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis plan run"
@@ -77,13 +77,11 @@ class RunFolder:
     ) -> None:
         self.path = path
         digest = _digest(application, sampling)
-        if has_run(path):
-            self.record = read_run(path)
-            _check_digest(path, self.record, digest)
-            self.record.planned = planned or self.record.planned
-        else:
-            self.record = _new_record(path, application, digest, planned)
+        self.record = _record(path, application, digest, planned)
+        with reported(path):
+            (path / LOGS).mkdir(parents=True, exist_ok=True)
         self._journal = Journal(path / JOURNAL_FILE, digest)
+        self.record = _record(path, application, digest, planned)  # nothing changes it any more
         self.answers = {
             (key.function, key.occurrence): completion
             for key, completion in read_journal(path / JOURNAL_FILE)
@@ -165,13 +163,31 @@ def read_run(path: Path) -> RunRecord:
         record = msgspec.json.decode(file.read_bytes(), type=RunRecord)
     except OSError as error:
         raise MetropolisError(f"{file} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:
         raise MetropolisError(f"{file}: {error}; {other}") from error
     if (record.format, record.version) != (FORMAT, VERSION):
         raise MetropolisError(
             f"{file}: is a {record.format} of version {record.version}, and not of {VERSION}; "
             f"{other}"
         )
+    read_schedules(file)  # checks the stages
+    return record
+
+
+def _record(
+    path: Path, application: Application, digest: str, planned: Schedule | None
+) -> RunRecord:
+    """That of the run in the folder, or a new one."""
+    if not has_run(path):
+        return _new_record(path, application, digest, planned)
+    record = read_run(path)
+    _check_digest(path, record, digest)
+    if missing := {node.name for node in application.nodes} - record.nodes.keys():
+        raise MetropolisError(
+            f"{path / IN_RUN} lacks the nodes {', '.join(sorted(missing))}; restore the file, or "
+            "name another --out"
+        )
+    record.planned = planned or record.planned
     return record
 
 
@@ -180,8 +196,6 @@ def _new_record(
 ) -> RunRecord:
     if planned is None:
         raise MetropolisError(f"{path} has no run, so a schedule is needed")
-    with reported(path):
-        (path / LOGS).mkdir(parents=True, exist_ok=True)
     nodes = {
         name: NodeRecord(application.node(name).model, len(requests))
         for name, requests in application.requests().items()

@@ -132,9 +132,8 @@ class ModelCopy:
                 f"log: {self._log_file}: {engine.last_line()}"
             )
         again = f" and {len(self.in_flight)} in flight are sent again" if self.in_flight else ""
-        self._log(
-            f"{self.name}: its engine {how}; it is started again{again}; log: {self._log_file}"
-        )
+        then = "" if self.is_stopping else f"; it is started again{again}"
+        self._log(f"{self.name}: its engine {how}{then}; log: {self._log_file}")
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Runs an application by a schedule: the dynamic scheduler with real engines (SamuLLM §4.3).
 
 When a node has finished, or the stage's boundary is reached, the follower chooses the next stage.
-Copies outside it are stopped, and then the new ones are started; nodes that stay where they are
-continue meanwhile.
+Copies outside it are stopped, which still belongs to the stage that ends, and then the new ones
+are started; nodes that stay where they are continue meanwhile.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from metropolis.plan.running.engine import Ports, Sampling, call_of
 from metropolis.plan.running.engine_command import EngineCommand
 from metropolis.plan.running.folder import RunFolder
 from metropolis.plan.running.model_copy import EngineOptions, ModelCopy, RunningNode
+from metropolis.plan.running.schedule_check import check_schedule
 from metropolis.plan.running.stages import StageLog
-from metropolis.plan.schedule import Schedule
 from metropolis.plan.timeline import Boundary, Stage
 from metropolis.types import MetropolisError
 
@@ -86,7 +86,8 @@ class Runner:
         self._boundary: Boundary | None = None
         """That of the current stage, until it is reached."""
         self._stage_ended = asyncio.Event()
-        self._failures: Counter[Call] = Counter()
+        self._failures: Counter[tuple[Call, bool]] = Counter()
+        """Of a request, by whether the engine was too busy or failed."""
         self._losses: dict[str, Counter[int]] = {name: Counter() for name in self._nodes}
         self._pauses = Pauses(sampling.seed)
 
@@ -164,11 +165,13 @@ class Runner:
         if boundary is not None and (boundary.node not in stage or self._is_reached(boundary)):
             boundary = None
         self._boundary = boundary
-        self._stages.begin(stage, gpus, self.running, continuing, boundary)
         await self._stop([name for name in self.running if name not in continuing])
-        for name, plan in stage.items():
-            if name not in continuing and name in self.communicator.unfinished:
-                self._start(name, plan, gpus[name])
+        # some may have finished meanwhile: then the next stage follows at once
+        if stage := {name: stage[name] for name in stage if name in self.communicator.unfinished}:
+            self._stages.begin(stage, gpus, self.running, continuing & stage.keys(), boundary)
+            for name, plan in stage.items():
+                if name not in continuing:
+                    self._start(name, plan, gpus[name])
         self._save()
 
     def _is_reached(self, boundary: Boundary) -> bool:
@@ -265,9 +268,9 @@ class Runner:
 
     async def _failed(self, call: Call, error: LLMError) -> None:
         """Pause after a failure of a request; raises the error if there were too many."""
-        self._failures[call] += 1
-        failures = self._failures[call]
         is_refusal = isinstance(error, (UnavailableError, RateLimitedError))
+        self._failures[call, is_refusal] += 1
+        failures = self._failures[call, is_refusal]
         if failures >= (REFUSALS_MAX if is_refusal else FAILURES_MAX):
             raise error
         if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
@@ -282,24 +285,3 @@ def placed(
     """The GPUs of each node of a stage on `machine`, as in `placement.place`."""
     load_s = {name: machine.load_s(models[name], plan) for name, plan in stage.items()}
     return place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
-
-
-def check_schedule(schedule: Schedule, application: Application, machine: Machine) -> None:
-    """Raises MetropolisError unless the schedule runs every node, on GPUs that there are."""
-    models = {node.name: node.model for node in application.nodes}
-    for number, (stage, _) in enumerate(schedule.planned, 1):
-        if unknown := [name for name in stage if name not in models]:
-            raise MetropolisError(
-                f"stage {number} of the schedule runs {unknown[0]!r}; {application.name} has no "
-                "such node"
-            )
-        if placed(machine, models, stage, {}) is None:
-            raise MetropolisError(
-                f"stage {number} of the schedule does not fit on {machine.gpus} GPUs"
-            )
-    missing = models.keys() - {name for stage in schedule.stages for name in stage.nodes}
-    if missing:
-        raise MetropolisError(
-            f"no stage of the schedule runs {', '.join(sorted(missing))}; make it again with: "
-            "metropolis plan show"
-        )

@@ -67,6 +67,9 @@ class RunConfiguration:
     timeline: Annotated[
         bool, "Record in the folder when agent-steps and calls began and ended, for the viewer."
     ] = True
+    metrics_port: Annotated[
+        int | None, "Serve Prometheus metrics of the run at this port of 127.0.0.1."
+    ] = None
     stall_s: Annotated[
         float,
         "Name an agent on standard error after this many seconds without progress or a call in "
@@ -89,6 +92,11 @@ class RunConfiguration:
         out: Any = self.out
         if out is not None and (not isinstance(out, str | PathLike) or out == ""):
             raise MetropolisError(f"out is {out!r:.80}; it should be the path of a folder, or None")
+        port: Any = self.metrics_port
+        if port is not None and (type(port) is not int or not 0 < port < 1 << 16):
+            raise MetropolisError(
+                f"metrics_port is {port!r:.80}; it should be a number from 1 to 65535, or None"
+            )
         if self.resume and out is None:
             raise MetropolisError("resume needs out, the folder of the run to continue")
         store: Any = self.store

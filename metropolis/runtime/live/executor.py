@@ -75,7 +75,7 @@ class Executor:
         self._clear_until: dict[AgentId, Step] = {}
         """The lookahead reported to the store."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._reported_floor: Step = 0
+        self.reported_floor: Step = 0
         """The floor as last reported to the store."""
         self.newest_step = max(self._nodes.steps)
         """The greatest step that an agent is known to have reached."""
@@ -112,6 +112,19 @@ class Executor:
     def floor(self) -> Step:
         """The smallest step any agent still has to run."""
         return self._controller.floor
+
+    @property
+    def agents(self) -> int:
+        """The number of agents."""
+        return len(self._names)
+
+    @property
+    def running(self) -> int:
+        """The number of agents whose step may run and is not known to be committed.
+
+        May be called from any thread.
+        """
+        return sum(len(cluster.agents) for cluster in list(self._outstanding.values()))
 
     async def advance(self) -> None:
         """Wait until the floor has risen, everything is finished, or something failed."""
@@ -232,8 +245,8 @@ class Executor:
         """Report changes to the store: ready clusters, blocking edges, and the floor."""
         self._active_wall_s = time.monotonic()
         edges, floor = self._changed_edges(), self._controller.floor
-        if clusters or ahead or edges or floor != self._reported_floor:
-            self._reported_floor = floor
+        if clusters or ahead or edges or floor != self.reported_floor:
+            self.reported_floor = floor
             await retry_async(
                 self._async_store.dispatch, self._fence, clusters, edges, floor, ahead
             )

@@ -67,6 +67,12 @@ class OptimisticWorkerPool:
         self.minds = CommittedMinds(self._minds.final)
         """The minds of a new run."""
         self._commits: StoredCommits | None = None
+        self._gate: CallGate | None = None
+
+    @property
+    def wasted_calls(self) -> int:
+        """Calls of final steps that were sent in vain."""
+        return 0 if self._gate is None else self._gate.wasted_calls
 
     def use(
         self, store: Store, spec: WorkerSpec, observer: Observer | None, *, shared: bool
@@ -162,7 +168,7 @@ class OptimisticWorkerPool:
         answers = KeptAnswers(self._client.journal, bought)
         self._client.journal = answers
         threads = self._local.threads_max
-        gate = CallGate(
+        self._gate = gate = CallGate(
             speculation,
             predicted,
             names,

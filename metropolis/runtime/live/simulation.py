@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metropolis.controller.native import NativeController
 from metropolis.durable import UnwritableError
@@ -56,6 +56,9 @@ from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import restore
 
+if TYPE_CHECKING:
+    from metropolis.runtime.live.metrics import MetricsServer
+
 
 class Simulation:
     """One run of a world. Iterate over `steps(n)`, or call `run(n)`.
@@ -94,6 +97,7 @@ class Simulation:
         names = [agent.name for agent in self.agents]
         initial = initial_entities(world, names, configuration.seed, configuration.options or {})
         self._reuse_guard = ReuseGuard(world, self.agents)
+        self._metrics = _metrics_server(configuration.metrics_port)
         self._clock = RunClock(self.client.backend)
         self._recording = Recording(world, names, configuration)
         virtual = self._clock.virtual is not None
@@ -166,6 +170,8 @@ class Simulation:
             finally:
                 self.world.unseal()
                 self._reuse_guard.end()
+                if self._metrics is not None:
+                    self._metrics.close()
                 loop.run_until_complete(cancel_all())  # plain agents in threads wait for these, too
                 self._worker.close()
                 self._stored.close()
@@ -296,7 +302,8 @@ class Simulation:
                 self._recording.seed,
                 configuration.waste_budget,
             )
-        record = self._recording.recorder.commit
+        commit = self._recording.recorder.commit
+        record = commit if self._metrics is None else self._metrics.recorded(commit)
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
         is_new = self._stored.info() is None
         self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
@@ -310,6 +317,8 @@ class Simulation:
             lease_s=configuration.lease_s,
             timeline=timeline,
         )
+        if self._metrics is not None:
+            self._metrics.serve(executor, self.client, last_step, optimistic)
         self.client.charge(retry(store.bought))  # there are no other buyers from here on
         return executor
 
@@ -379,3 +388,12 @@ class Simulation:
     def _generated(self) -> bool:
         """Whether no model answers."""
         return isinstance(self.client.backend, Scripted | VirtualInstances)
+
+
+def _metrics_server(port: int | None) -> MetricsServer | None:
+    if port is None:
+        return None
+    # Imported here: it takes 40 ms, and few runs serve metrics.
+    from metropolis.runtime.live.metrics import MetricsServer
+
+    return MetricsServer(port)

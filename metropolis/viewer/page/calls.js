@@ -306,7 +306,7 @@ export class Calls {
         const sent = calls.sent[row];
         if (sent > to) break;
         const ended = Number.isNaN(calls.completed[row]) ? side.meta.end_s : calls.completed[row];
-        if (ended < to + perPixel) tokens[place(ended)] += calls.prompt[row] + calls.output[row];
+        if (ended < to + perPixel) tokens[Math.min(width - 1, place(ended))] += calls.prompt[row] + calls.output[row];
         if (ended < from) continue;
         flight[place(sent)] += 1;
         flight[place(ended)] -= 1;

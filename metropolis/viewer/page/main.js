@@ -52,13 +52,13 @@ class Page {
     this.changed({});
     let before = performance.now();
     const frame = (now) => {
+      requestAnimationFrame(frame);
       const began = performance.now();
       this.transport.play(Math.min(0.25, (now - before) / 1000));
       before = now;
       this.draw();
       this.frames.push(performance.now() - began);
       if (this.frames.length > 600) this.frames.shift();
-      requestAnimationFrame(frame);
     };
     requestAnimationFrame(frame);
     document.body.dataset.state = "ready";

@@ -18,11 +18,12 @@ export class Side {
     return new Side(index, meta, chunks);
   }
 
+  // Of a run that goes on, only what can change comes again.
   update(meta) {
-    this.meta = meta;
-    this.agents = meta.agents.length;
-    this.perChunk = meta.chunk_steps;
-    this.isSimulated = meta.clock === "simulated";
+    this.meta = { ...this.meta, ...meta };
+    this.agents = this.meta.agents.length;
+    this.perChunk = this.meta.chunk_steps;
+    this.isSimulated = this.meta.clock === "simulated";
   }
 
   path(name, number) {
@@ -116,8 +117,8 @@ export class Side {
       if (ends[middle * this.agents + agent] <= time) low = middle + 1;
       else high = middle;
     }
-    const count = this.meta.counts.executions;
-    if (low >= count) return (this.hints[agent] = this.meta.target ?? this.meta.steps);
+    if (!this.meta.counts.executions) return 0;
+    low = Math.min(low, this.meta.counts.executions - 1);
     const chunk = this.executionsChunk(low);
     if (chunk === null) return this.hints[agent];
     let first = 0;

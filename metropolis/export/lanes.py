@@ -1,0 +1,28 @@
+"""The timelines in a folder: of a run, or of each mode of a recorded replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from metropolis.export.perfetto import Lane
+from metropolis.runtime.folder.view_file import read_view
+from metropolis.runtime.replays.recorded_replay import INDEX, read_recorded_replay
+from metropolis.timeline.reader import read_timeline
+from metropolis.trace.parquet import IN_RUN, read_meta
+from metropolis.types import MetropolisError
+
+
+def lanes_of(folder: Path) -> list[Lane]:
+    """The timelines in `folder`. Raises MetropolisError if it has none."""
+    if not folder.is_dir():
+        raise MetropolisError(
+            f"{folder}: is no folder; it should be that of a run, or one of "
+            "`metropolis replay --record`"
+        )
+    if not (folder / INDEX).exists():
+        return [Lane("", read_timeline(folder), read_view(folder)[1].agents)]
+    modes = read_recorded_replay(folder).lanes
+    names = read_meta(folder / IN_RUN).agents
+    return [
+        Lane(mode if len(modes) > 1 else "", read_timeline(folder / mode), names) for mode in modes
+    ]

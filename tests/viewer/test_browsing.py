@@ -1,0 +1,218 @@
+"""The page with hostile texts, of runs that go on, that were killed, in a file, and of branches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.timeline.reader import read_timeline
+from metropolis.types import MetropolisError
+from tests.viewer import hostile
+from tests.viewer.conftest import COMMAND, TIMEOUT_S, Serve, Show, run_metropolis, until
+
+HOSTILE = Path(hostile.__file__)
+VIEWS = ("town", "steps", "calls", "social")
+
+
+@pytest.fixture(scope="module")
+def attack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile") / "<script>window.attacked=1<"
+    run_metropolis("run", HOSTILE, "--out", folder, "--keep-text", "--quiet")
+    return folder
+
+
+def look_everywhere(page: Any) -> None:
+    """Open every view, person, call, and search."""
+    page.evaluate("metropolis.moveTo('time', metropolis.transport.end / 2)")
+    for view in VIEWS:
+        page.click(f"#tab-{view}")
+        page.wait_for_timeout(100)
+        for agent in range(len(hostile.NAMES)):
+            page.evaluate("agent => metropolis.select(0, agent)", agent)
+            page.evaluate("metropolis.views.town[0].hovered = 0")
+            page.evaluate("metropolis.invalidate(); metropolis.draw()")
+    page.evaluate(
+        """() => { for (const calls of metropolis.sides[0].callsBetween(-Infinity, Infinity))
+          for (let row = 0; row < calls.count; row += 7) metropolis.openCall(0, calls, row); }"""
+    )
+    page.wait_for_timeout(200)
+    page.keyboard.press("Escape")
+    for text in hostile.TEXTS:
+        page.evaluate("text => metropolis.panel.search(text)", text[:40])
+        until(page, "!metropolis.panel.isSearching")
+
+
+def test_texts_are_never_executed(attack: Path, serve: Serve, show: Show) -> None:
+    page = show(serve(attack))
+    look_everywhere(page)
+    assert page.evaluate("window.attacked") is None
+    page.evaluate("metropolis.select(0, 0)")
+    assert page.inner_text("#panel h2") == hostile.NAMES[0]
+    assert (
+        page.evaluate("document.querySelectorAll('#panel img, #panel script, #panel svg').length")
+        == 0
+    )
+    page.evaluate("text => metropolis.panel.search(text)", "onerror")
+    until(page, "!metropolis.panel.isSearching")
+    assert hostile.TEXTS[1] in page.inner_text("#panel")
+
+
+def test_texts_are_never_executed_in_a_file(attack: Path, show: Show, tmp_path: Path) -> None:
+    run_metropolis("view", attack, "--out", tmp_path / "page.html")
+    page = show((tmp_path / "page.html").as_uri())
+    look_everywhere(page)
+    assert page.evaluate("window.attacked") is None
+
+
+def test_a_file_shows_what_the_server_shows(
+    smallville: Path, serve: Serve, show: Show, tmp_path: Path
+) -> None:
+    run_metropolis("view", smallville, "--out", tmp_path / "page.html")
+    shown = []
+    for url in (serve(smallville), (tmp_path / "page.html").as_uri()):
+        page = show(url)
+        page.evaluate("metropolis.moveTo('time', metropolis.transport.end / 3)")
+        until(page, "metropolis.chunks.loading.size === 0")
+        page.evaluate("metropolis.changed({})")
+        page.evaluate("metropolis.select(0, 3)")
+        page.evaluate("metropolis.panel.update()")
+        shown.append(
+            [page.evaluate("[...metropolis.moments[0].steps]")]
+            + [page.inner_text(place) for place in ("#facts", "#reading", "#panel")]
+        )
+    assert shown[0] == shown[1]
+
+
+@contextmanager
+def stub(folder: Path, mean_ms: int) -> Iterator[str]:
+    """A model server whose answers take that time."""
+    command = [*COMMAND, "bench", "stub-server", "--mean-ms", str(mean_ms), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            yield next(word for word in line.split() if word.startswith("http"))
+        finally:
+            process.kill()
+
+
+@contextmanager
+def live_run(folder: Path, server: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A run before that server."""
+    command = [
+        *COMMAND, "run", "minimal", "--agents", "12", "--steps", "4000", "--llm", server,
+        "--out", str(folder), "--quiet", *words,
+    ]  # fmt: skip
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    """The URL that a run with --view prints."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        for word in line.split():
+            if word.startswith("http://127.0.0.1:") and "#token=" in word:
+                return word
+    raise AssertionError("the run printed no URL")
+
+
+def test_a_run_is_followed_paused_and_stopped(show: Show, tmp_path: Path) -> None:
+    with stub(tmp_path, 60) as server, live_run(tmp_path / "run", server, "--view") as process:
+        page = show(url_of(process))
+        floor = "metropolis.moments[0].floor"
+        until(page, f"{floor} > 5")
+        first = page.evaluate(floor)
+        until(page, f"{floor} > {first}")
+        until(page, "document.getElementById('live-numbers').textContent.includes('calls')")
+        page.click("#run-pause")
+        until(page, "!document.getElementById('run-resume').hidden")
+        page.wait_for_timeout(1500)
+        paused = page.evaluate("metropolis.sides[0].meta.calls")
+        page.wait_for_timeout(1500)
+        assert page.evaluate("metropolis.sides[0].meta.calls") == paused
+        page.click("#run-resume")
+        until(page, f"metropolis.sides[0].meta.calls > {paused}")
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.evaluate("window.confirm = () => true")
+        page.click("#run-stop")
+        assert process.wait(TIMEOUT_S) == 130
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["world"] == "minimal"
+
+
+def recorded(folder: Path) -> int:
+    """The number of agent-steps in the timeline of a run that is going on."""
+    try:
+        return len(read_timeline(folder / "timeline").executions.step)
+    except MetropolisError:  # it has not begun
+        return 0
+
+
+def test_a_killed_run_can_be_viewed(serve: Serve, show: Show, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with stub(tmp_path, 20) as server, live_run(folder, server) as process:
+        end_s = time.monotonic() + TIMEOUT_S
+        while recorded(folder) < 80:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    page = show(serve(folder))
+    executions = read_timeline(folder / "timeline").executions
+    meta = page.evaluate("metropolis.sides[0].meta")
+    assert meta["steps"] >= 79
+    assert not meta["live"]
+    page.evaluate("metropolis.moveTo('time', metropolis.transport.end)")
+    until(page, "metropolis.chunks.loading.size === 0")
+    page.evaluate("metropolis.changed({})")
+    done = executions.committed_s <= meta["end_s"]
+    front = executions.step[done].max() + 1
+    assert page.evaluate("metropolis.moments[0].front") == front
+    for view in VIEWS:
+        page.click(f"#tab-{view}")
+        page.wait_for_timeout(100)
+
+
+def test_a_branch_is_shown_beside_its_run(
+    smallville: Path, serve: Serve, show: Show, tmp_path: Path
+) -> None:
+    branch = tmp_path / "branch"
+    run_metropolis(
+        "fork", smallville, "--at", "400", "--seed", "7", "--steps", "520", "--out", branch,
+        "--quiet",
+    )  # fmt: skip
+    page = show(serve(smallville, "--beside", branch))
+    until(page, "metropolis.differences?.isComplete")
+    differences = page.evaluate("metropolis.differences")
+    histories = [
+        [json.loads(line)["is"] for line in (folder / "history.jsonl").read_text().splitlines()[1:]]
+        for folder in (smallville, branch)
+    ]
+    first = next(
+        (one["step"] for one, other in zip(*histories, strict=False) if one != other), None
+    )
+    assert first is not None
+    assert first >= 400
+    assert differences["first"] >= first
+    assert page.evaluate("metropolis.state.basis") == "step"
+    page.evaluate("step => metropolis.moveTo('step', step + 30)", differences["first"])
+    until(page, "metropolis.chunks.loading.size === 0")
+    marked = page.evaluate(
+        """() => { const m = metropolis.moments[0]; let count = 0;
+          for (let a = 0; a < metropolis.sides[0].agents; a += 1) count += metropolis.differs(a, m);
+          return count; }"""
+    )
+    assert marked > 0
