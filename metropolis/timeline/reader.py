@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
 from metropolis.timeline.format import CALLS, EXECUTIONS, KEYS, SCHEMAS, Meta, files_of, meta_of
@@ -88,7 +87,7 @@ class TimelineFollower:
             is_new = file.meta is None
             batches = list(file.batches())
             if is_new and file.meta is not None and file.meta.first_step is not None:
-                found = found.filter(pc.less(found["step"], file.meta.first_step))
+                found = found.filter(pa.array(found["step"].to_numpy() < file.meta.first_step))
             if batches:
                 found = pa.concat_tables([found, pa.Table.from_batches(batches)])
         return found

@@ -85,6 +85,13 @@ def check_appearance(appearance: Any, whose: str) -> None:
         msgspec.convert(msgspec.to_builtins(appearance), Appearance)
     except (ValueError, TypeError) as error:
         raise MetropolisError(f"the appearance of {whose}: {error}") from None
+    labels, *others = appearance.state_keys
+    for key in (*labels, *others):
+        if any(letter < " " or letter in '"\\' for letter in key):
+            raise MetropolisError(
+                f"the appearance of {whose} names the key {key!r:.80} of states; a key has no "
+                "quotation marks, backslashes or control characters"
+            )
 
 
 def look_of(appearance: Appearance, state: Mapping[str, Any]) -> Look:

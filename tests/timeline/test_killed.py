@@ -89,6 +89,11 @@ def test_a_run_that_continues_from_a_checkpoint_replaces_what_came_after_it(tmp_
         each.executions.committed_s[each.executions.step < first_step] for each in (begun, found)
     )
     assert before.tolist() == after.tolist()
+    code = "from metropolis.timeline.reader import read_timeline; print(read_timeline('it').steps)"
+    alone = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert alone.stdout == "12\n", alone.stderr  # it imports what it needs
 
 
 def test_a_run_that_is_left_has_written_every_commit(tmp_path: Path) -> None:

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from metropolis.durable import read_object, write_object
+from metropolis.rules.metrics import COORDINATE_MAX
 from metropolis.runtime.folder.run_trace import trace_meta
 from metropolis.trace.metadata import meta_from_json, meta_to_json
 from metropolis.trace.schema import TraceMeta
 from metropolis.trace.validate import validate_meta
 from metropolis.types import MetropolisError, Position, Step
-from metropolis.world.appearance import Appearance, Look, look_of
+from metropolis.world.appearance import Appearance, Look, check_appearance, look_of
 from metropolis.world.base import World
 from metropolis.world.entities import Entity
 
@@ -86,11 +88,16 @@ def read_view(folder: Path) -> tuple[ViewFile, TraceMeta]:
         content = msgspec.convert(found, ViewFile)
     except ValueError as error:
         raise MetropolisError(f"{path}: {error}; {REPAIR}") from None
+    check_appearance(content.appearance, f"{path}")
     meta = meta_from_json(json.dumps(found.get("trace")), path)
     validate_meta(meta, f"{path}")
     if not len(content.beginning) == len(content.looks) == len(meta.agents):
         raise MetropolisError(
             f"{path}: has {len(content.beginning)} positions and {len(content.looks)} looks for "
             f"{len(meta.agents)} agents; {REPAIR}"
+        )
+    if not (np.abs(content.beginning) <= COORDINATE_MAX).all():
+        raise MetropolisError(
+            f"{path}: has positions beyond {COORDINATE_MAX:g}, which no metric accepts; {REPAIR}"
         )
     return content, meta

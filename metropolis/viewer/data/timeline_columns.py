@@ -154,8 +154,7 @@ class TimelineColumns:
         if found is None:
             return {}
         self._check(found)
-        continues = self._number not in (None, found.meta.number)
-        if continues:  # from an earlier step on, perhaps
+        if self._number not in (None, found.meta.number):  # the run continued earlier, perhaps
             self._restart()
             found = self._follower.poll() or found
         self._number = found.meta.number
@@ -164,8 +163,6 @@ class TimelineColumns:
             "executions": self._add_executions(found.executions),
             "calls": self._add_calls(found.calls),
         }
-        if continues:
-            changed = {name: set(range(count)) for name, count in self.counts.items()}
         changed["ends"] = {0} if changed["executions"] else set()
         changed["bounds"] = {0} if changed["calls"] else set()
         return {name: numbers for name, numbers in changed.items() if numbers}

@@ -167,7 +167,7 @@ def check_calls(found: TimelineColumns, expected: Timeline) -> None:
     assert found.calls == len(calls)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(timelines(0), timelines(1), timelines(2, 2), st.integers(1, 12), st.integers(2, 6))
 def test_chunks_equal_the_timeline_while_it_grows(
     tmp_path_factory: pytest.TempPathFactory,
@@ -205,7 +205,7 @@ def test_chunks_equal_the_timeline_while_it_grows(
             found.call(found.calls)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(timelines(0), timelines(0), timelines(0), st.integers(2, 6))
 def test_later_rows_of_a_process_replace_earlier_ones(
     tmp_path_factory: pytest.TempPathFactory,
@@ -265,6 +265,24 @@ def test_ends_are_the_last_steps_of_chunks(tmp_path: Path) -> None:
     assert ends.tolist() == [[10, 11], [30, 31], [40, 41]]
     assert found.bounds() == b""
     assert not found.simulated
+
+
+def test_a_run_that_continues_earlier_changes_all_chunks(tmp_path: Path) -> None:
+    none = Calls(*_columns(Calls, []), FUNCTIONS, MODELS)
+
+    def write(number: int, steps: range, first_step: int | None) -> None:
+        rows = [(step, 0, 1.0 * step, step + 1.0, 0.0, 0.0, -1, 0, 0) for step in steps]
+        meta = Meta(clock="real", run="r", agents=1, number=number, first_step=first_step)
+        timeline = Timeline(meta, Executions(*_columns(Executions, rows)), none)
+        write_timeline(tmp_path, timeline)
+
+    with patch.object(chunks, "CHUNK_ROWS", 2):
+        found = TimelineColumns(tmp_path, 1)
+    write(0, range(6), None)
+    assert found.refresh() == {"executions": {0, 1, 2}, "ends": {0}}
+    write(1, range(5, 7), 2)
+    assert found.refresh() == {"executions": {0, 1, 2, 3}, "ends": {0}}
+    assert found.steps == 7
 
 
 @pytest.mark.parametrize(
