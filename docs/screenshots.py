@@ -88,6 +88,7 @@ def main() -> None:
             page.evaluate("metropolis.state.set({view: 'steps'})")
             shoot(page, "steps")
             page.evaluate("metropolis.state.set({view: 'calls'})")
+            page.wait_for_timeout(500)
             page.evaluate("metropolis.views.calls[0].zoom(4, 500)")
             shoot(page, "calls")
             page.evaluate("metropolis.moveTo('step', metropolis.transport.end)")
