@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from math import isnan, nan
 
@@ -49,7 +49,7 @@ class RecordedTimeline:
         self._committed_s: dict[AgentId, float] = {}
         """Agent -> time of its last commit."""
         self._began: dict[tuple[Step, AgentId], Began] = {}
-        self._wasted: dict[tuple[Step, AgentId], count[int]] = {}
+        self._wasted: dict[tuple[Step, AgentId], Iterator[int]] = {}
         """Numbers of the wasted calls of an agent-step: -1, -2, …"""
 
     def restore(self, execution: Execution) -> None:
