@@ -29,7 +29,7 @@ from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.generate.largeville import generate
-from metropolis.trace.schema import Trace
+from metropolis.trace.parquet import IN_RUN, read_trace, write_trace
 from metropolis.world.scenario import make_scenario
 
 SEED = 1
@@ -108,15 +108,16 @@ def town(steps: int, store: str) -> Work:
     return run
 
 
-def replayed(trace: Trace) -> Work:
-    """A replay; with a folder, also `metropolis replay --record`."""
-    setting = Setting.of(trace.meta, SimulatedFleet.uniform(PROFILE, 8))
-    graph = mine_dependencies(trace, setting)
+def replayed(file: Path) -> Work:
+    """What `metropolis replay` does with a trace in a file; with a folder, `--record`, too."""
 
     def run(folder: Path | None) -> int:
+        trace = read_trace(file)
+        setting = Setting.of(trace.meta, SimulatedFleet.uniform(PROFILE, 8))
+        graph = mine_dependencies(trace, setting)
         result = replay(trace, MODE, setting, graph)
         if folder is not None:
-            record_replays(folder, trace, [result])
+            record_replays(folder, trace, [result], file)
         return result.calls
 
     return run
@@ -128,7 +129,9 @@ def _works(steps: int) -> Iterator[tuple[str, tuple[int, int], Work]]:
         yield f"SmallVille, {store}", (TOWN_AGENTS, steps), town(steps, store)
     for agents in REPLAYED_AGENTS:
         trace = generate(agents, HOURS, SEED)
-        yield f"replay, {MODE}", (agents, trace.steps), replayed(trace)
+        with TemporaryDirectory() as folder:
+            write_trace(trace, Path(folder) / IN_RUN)
+            yield f"replay, {MODE}", (agents, trace.steps), replayed(Path(folder) / IN_RUN)
 
 
 @click.command("recording")

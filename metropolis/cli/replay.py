@@ -37,7 +37,7 @@ from metropolis.runtime.replays.replay import (
 )
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.mining import InteractionGraph
-from metropolis.trace.parquet import read_trace
+from metropolis.trace.parquet import IN_RUN, read_trace
 from metropolis.trace.schema import Trace
 from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
@@ -229,7 +229,8 @@ def command(
     if view:
         check_viewer()
     choice = ModelChoice.parse(model)
-    whole = choice.applied_to(read_trace(trace))
+    read = read_trace(trace)
+    whole = choice.applied_to(read) if model else read
     fleets = [fleet_of(instance, profile, count) for count in instances]
     setting = make_setting(whole, fleets[0], metric, radius, velocity, prefix_reuse)
     setting = replace(setting, dispatcher=dispatcher, speculation=speculation, reuse=reuse)
@@ -305,7 +306,9 @@ def command(
             results.append((window, of_window))
             graphs.append(graph)
     if record is not None:
-        record_replays(record, *results[0])
+        file = Path(trace) / IN_RUN if Path(trace).is_dir() else Path(trace)
+        is_whole = results[0][0] is read
+        record_replays(record, *results[0], file if is_whole else None)
     flat = [result for _, of_window in results for result in of_window]
     if as_json:
         click.echo(json.dumps([as_row(flat, result) for result in flat], indent=2))

@@ -32,6 +32,8 @@ from metropolis.types import AgentId, Step
 
 INTERVAL_S, INTERVAL_MAX_S = 0.5, 5.0
 """Shortest and longest time between batches of few rows."""
+ROWS_AT_ONCE = 65_536
+"""Of a batch of a whole timeline."""
 INTERVAL_SHARE = 1e-3
 """The interval as a share of the time so far: bounds the number of small batches."""
 NOT_BLOCKED: Mapping[AgentId, AgentId] = {}
@@ -56,7 +58,7 @@ class BatchFile:
         """Create the file. Raises MetropolisError if that fails."""
         self._path, self._schema = path, SCHEMAS[kind]
         self._buffer = BytesIO()
-        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         with reported(path):
             self._file = open_regular(path, "x")
         self._writer = pa.ipc.new_stream(self._buffer, schema_of(kind, meta), options=options)
@@ -225,6 +227,6 @@ def write_timeline(folder: Path, timeline: Timeline) -> None:
             missing = values == NONE if pa.types.is_integer(field.type) else np.isnan(values)
             columns.append(pa.array(values, field.type, mask=missing if field.nullable else None))
         file = BatchFile(file_of(folder, kind, timeline.meta.number), kind, timeline.meta)
-        for batch in pa.Table.from_arrays(columns, schema=SCHEMAS[kind]).to_batches(ROWS_MAX):
+        for batch in pa.Table.from_arrays(columns, schema=SCHEMAS[kind]).to_batches(ROWS_AT_ONCE):
             file.write_batch(batch)
         file.close()

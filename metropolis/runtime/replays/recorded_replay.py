@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -50,13 +51,19 @@ def prepare_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def record_replays(folder: Path, trace: Trace, results: Sequence[ReplayResult]) -> None:
+def record_replays(
+    folder: Path, trace: Trace, results: Sequence[ReplayResult], file: Path | None = None
+) -> None:
     """Write the timelines of `results`: replays of `trace` in different modes, else equal.
 
-    Bounds have no timeline and are left out.
+    Bounds have no timeline and are left out. `file`: what contains just this trace; None: nothing.
     """
     lanes = [result for result in results if not MODES[result.mode].is_bound]
-    write_trace(trace, folder / IN_RUN)
+    if file is None:
+        write_trace(trace, folder / IN_RUN)
+    else:
+        with reported(folder):
+            copyfile(file, folder / IN_RUN)
     for result in lanes:
         write_timeline(folder / result.mode / FOLDER, timeline_of(trace, result))
     names = [result.mode for result in lanes]

@@ -16,7 +16,7 @@ from metropolis.runtime.replays.recorded_replay import INDEX, read_recorded_repl
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.timeline.format import FOLDER
-from metropolis.trace.parquet import read_trace
+from metropolis.trace.parquet import IN_RUN, read_trace
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError, Step
 from metropolis.viewer.data.call_texts import RecordedTexts, TraceTexts
@@ -149,6 +149,6 @@ def race(folder: Path, mode: str) -> list[Side]:
             describe(f"replaying in {each}")
             results.append(replay(trace, each, setting, None, advance))
     with TemporaryDirectory() as lanes:  # its content is in memory once it is opened
-        record_replays(Path(lanes), trace, results)
+        record_replays(Path(lanes), trace, results, folder / IN_RUN)
         note = f"Simulated on {fleet}: the calls of {run.fixed['title']}, replayed."
         return [_lane(Path(lanes) / of.mode, of.mode, trace, run.steps, note) for of in results]
