@@ -107,7 +107,8 @@ class TimelineWriter:
         """Agent -> step, time and wall time of the dispatch, blocker, cluster."""
         self._shown: dict[AgentId, tuple[Any, ...]] = {}
         """The part of `_running` that the file contains."""
-        self._began_s = self._flushed_s = time.monotonic()
+        self._began_s = time.monotonic()
+        self._due_s = self._began_s + INTERVAL_S
 
     def dispatched(
         self,
@@ -179,16 +180,15 @@ class TimelineWriter:
 
     def advance(self) -> None:
         """Write what is due; call it after every event and while nothing happens."""
-        if max(map(len, self._rows.values())) < ROWS_MAX:
-            now_s = time.monotonic()
-            interval_s = INTERVAL_SHARE * (now_s - self._began_s)
-            if now_s - self._flushed_s < min(max(INTERVAL_S, interval_s), INTERVAL_MAX_S):
-                return
-        self.flush()
+        is_full = any(len(rows) >= ROWS_MAX for rows in self._rows.values())
+        if is_full or time.monotonic() >= self._due_s:
+            self.flush()
 
     def flush(self) -> None:
         """Write everything so far, executions in progress included."""
-        self._flushed_s = time.monotonic()
+        now_s = time.monotonic()
+        interval_s = INTERVAL_SHARE * (now_s - self._began_s)
+        self._due_s = now_s + min(max(INTERVAL_S, interval_s), INTERVAL_MAX_S)
         for agent, running in self._running.items():
             if self._shown.get(agent) is not running:
                 self._shown[agent] = running

@@ -35,4 +35,11 @@ export function initials(name) {
   return letters.map((word) => [...word][0] ?? "").join("").toUpperCase();
 }
 
+const MODES = { versioned: "out of order", out_of_order: "out of order", conservative: "out of order, conservative", oracle_values: "oracle of values" };
+
+export const modeName = (mode) => MODES[mode] ?? mode;
+
+// The name of a side: a lane of a replay is named by its mode.
+export const titleOf = (meta) => (meta.title === meta.mode ? modeName(meta.mode) : meta.title);
+
 export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;

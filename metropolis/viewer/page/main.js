@@ -3,7 +3,7 @@
 import { Calls } from "./calls.js";
 import { CATEGORIES_TOLD_APART, category, leadColour, theme } from "./colours.js";
 import { byId, element } from "./elements.js";
-import { count, plural, seconds } from "./format.js";
+import { count, modeName, plural, seconds, titleOf } from "./format.js";
 import { follow } from "./live.js";
 import { compare } from "./differences.js";
 import { LeadScale, Moment } from "./moment.js";
@@ -16,6 +16,7 @@ import { Steps } from "./steps.js";
 import { Town } from "./town.js";
 import { Transport } from "./transport.js";
 
+const CALLS_ENOUGH = 2000;
 const VIEWS = { town: Town, steps: Steps, calls: Calls, social: Social };
 
 class Page {
@@ -76,8 +77,8 @@ class Page {
 
   describe() {
     const { meta } = this.sides[0];
-    document.title = `${this.sides.map((side) => side.meta.title).join(" and ")} · metropolis`;
-    byId("title").textContent = this.sides.map((side) => side.meta.title).join(" / ");
+    document.title = `${this.sides.map((side) => titleOf(side.meta)).join(" and ")} · metropolis`;
+    byId("title").textContent = this.sides.map((side) => titleOf(side.meta)).join(" / ");
     const steps = meta.target && meta.target !== meta.steps ? `${count(meta.steps)} of ${count(meta.target)} steps` : plural(meta.steps, "step");
     const time = this.sides.length > 1 && !this.isBranch ? null : seconds(meta.end_s);
     const parts = [plural(meta.agents.length, "agent"), steps, plural(meta.calls, "call"), time, meta.clock === "simulated" ? "simulated time" : null].filter((part) => part !== null);
@@ -91,14 +92,14 @@ class Page {
     if (this.sides.length < 2 || this.isBranch) return [];
     const [fast, slow] = this.sides.map((side) => side.meta).sort((a, b) => a.end_s - b.end_s);
     if (!(fast.end_s > 0)) return [];
-    return [`${fast.mode} takes ${seconds(fast.end_s)}, ${slow.mode} ${seconds(slow.end_s)}: ${(slow.end_s / fast.end_s).toFixed(2)} times as fast`];
+    return [`${modeName(fast.mode)} takes ${seconds(fast.end_s)}, ${modeName(slow.mode)} ${seconds(slow.end_s)}: ${(slow.end_s / fast.end_s).toFixed(2)} times as fast`];
   }
 
   open(name) {
     if (this.views[name] === undefined) {
       const holder = byId(`view-${name}`);
       this.views[name] = this.sides.map((side) => {
-        const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": `${name}: ${side.meta.title}` });
+        const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": `${name}: ${titleOf(side.meta)}` });
         const caption = element("figcaption", {});
         holder.append(element("figure", {}, caption, canvas));
         const view = new VIEWS[name](this, side, canvas);
@@ -137,7 +138,7 @@ class Page {
     const { meta } = this.sides[index];
     const isOnly = this.sides.length === 1;
     const share = last ? moment.floor / last : 0;
-    const text = this.state.basis === "time" ? `${meta.title} — all agents have done ${count(moment.floor)} of ${plural(last, "step")} (${Math.floor(100 * share)} %)` : meta.title;
+    const text = this.state.basis === "time" ? `${titleOf(meta)} — all agents have done ${count(moment.floor)} of ${plural(last, "step")} (${Math.floor(100 * share)} %)` : titleOf(meta);
     for (const views of Object.values(this.views)) {
       const { caption } = views[index];
       caption.hidden = isOnly;
@@ -166,9 +167,36 @@ class Page {
     });
   }
 
+  // The functions with the most calls first: these have colours of their own. The order is kept once
+  // there are enough calls, so that colours do not change any more.
+  functionsByUse() {
+    if (this.isOrderFinal) return this.functionOrder;
+    const uses = new Map();
+    for (const side of this.sides) {
+      for (const name of side.meta.functions) if (!uses.has(name)) uses.set(name, 0);
+      for (const calls of side.callsBetween(-Infinity, Infinity)) {
+        for (let row = 0; row < calls.count; row += 1) {
+          const name = side.meta.functions[calls.function[row]];
+          uses.set(name, (uses.get(name) ?? 0) + 1);
+        }
+      }
+    }
+    const order = [...uses].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+    const total = [...uses.values()].reduce((sum, each) => sum + each, 0);
+    this.functionOrder = order;
+    this.isOrderFinal = total >= CALLS_ENOUGH;
+    return order;
+  }
+
+  // The colour of the calls of a function, by its index on a side.
+  functionColour(side, index) {
+    const place = this.functionsByUse().indexOf(side.meta.functions[index]);
+    return category(place < 0 ? CATEGORIES_TOLD_APART : place);
+  }
+
   drawLegend() {
     const legend = byId("legend");
-    const key = `${this.state.view} ${this.state.basis} ${this.leads.most} ${this.sides[0].meta.functions.length}`;
+    const key = `${this.state.view} ${this.state.basis} ${this.leads.most} ${this.functionsByUse().slice(0, CATEGORIES_TOLD_APART).join()} ${this.functionsByUse().length}`;
     if (key === this.legendKey) return;
     this.legendKey = key;
     const item = (colour, text, kind = "") => {
@@ -177,7 +205,7 @@ class Page {
       return element("span", { class: "item" }, mark, text);
     };
     if (this.state.view === "calls") {
-      const { functions } = this.sides[0].meta;
+      const functions = this.functionsByUse();
       const named = functions.slice(0, CATEGORIES_TOLD_APART).map((name, index) => item(category(index), name, "square"));
       const others = functions.slice(CATEGORIES_TOLD_APART);
       if (others.length) named.push(item(category(CATEGORIES_TOLD_APART), others.length > 1 ? plural(others.length, "other function") : others[0], "square"));

@@ -4,6 +4,8 @@ export const RUNNING = 0;
 export const WAITING = 1;
 export const FINISHED = 2;
 
+const ROUND = [1, 1.5, 2, 3, 5, 7.5, 10, 15];
+
 // Arrays over the agents; `update` fills them for a time or a step.
 export class Moment {
   constructor(side) {
@@ -97,7 +99,11 @@ export class LeadScale {
   }
 
   include(lead) {
-    while (this.most < lead) this.most *= [2, 2.5, 2][Math.round(Math.log10(this.most) * 3) % 3];
+    while (this.most < lead) {
+      const power = 10 ** Math.floor(Math.log10(this.most) + 1e-9);
+      const next = ROUND.find((each) => each * power > this.most * 1.01);
+      this.most = next * power;
+    }
     return this.most;
   }
 

@@ -1,8 +1,7 @@
 // The panel beside the stage: a person, a call, results of a search, differences, meetings.
 
-import { category } from "./colours.js";
 import { element } from "./elements.js";
-import { count, plural, seconds, worldTime } from "./format.js";
+import { count, plural, seconds, titleOf, worldTime } from "./format.js";
 import { FINISHED, WAITING } from "./moment.js";
 import { FAILED, WASTED } from "./side.js";
 
@@ -65,7 +64,7 @@ export class Panel {
     const name = side.meta.agents[agent];
     const where = `step ${count(step)} · ${worldTime(side, step)}`;
     return [
-      this.heading(name, page.sides.length > 1 ? `${side.meta.title} · ${where}` : where, () => page.select(side.index, null)),
+      this.heading(name, page.sides.length > 1 ? `${titleOf(side.meta)} · ${where}` : where, () => page.select(side.index, null)),
       doing?.label || doing?.place
         ? element(
             "p",
@@ -151,7 +150,7 @@ export class Panel {
       element(
         "button",
         { class: "row", onclick: () => this.page.openCall(side.index, calls, row) },
-        swatch(category(calls.function[row])),
+        swatch(this.page.functionColour(side, calls.function[row])),
         element("span", { class: "grow" }, name),
         element("span", { class: "quiet" }, seconds(calls.completed[row] - calls.sent[row])),
       ),
@@ -365,7 +364,7 @@ export class Panel {
               "button",
               { class: "row", onclick: () => page.show(0, agent, step) },
               element("span", { class: "when" }, worldTime(one, step)),
-              element("span", { class: "grow" }, element("b", {}, one.meta.agents[agent]), element("span", { class: "text" }, ` ${here || "—"}`), element("br"), element("span", { class: "quiet" }, `${other.meta.title}: `), element("span", { class: "text" }, there || "—")),
+              element("span", { class: "grow" }, element("b", {}, one.meta.agents[agent]), element("span", { class: "text" }, ` ${here || "—"}`), element("br"), element("span", { class: "quiet" }, `${titleOf(other.meta)}: `), element("span", { class: "text" }, there || "—")),
             ),
           ),
         ),

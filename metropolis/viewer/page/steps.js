@@ -67,11 +67,16 @@ export class Steps {
       if (row >= 5) {
         context.beginPath();
         context.arc(x(moment.steps[agent]), y(agent), Math.min(6, row * 0.36), 0, 2 * Math.PI);
-        context.fillStyle = waits ? theme.panel : context.fillStyle;
         context.fill();
-        context.lineWidth = 1.5;
-        if (!waits) context.strokeStyle = theme.ink;
+        context.lineWidth = 1;
+        context.strokeStyle = theme.ink;
         context.stroke();
+        if (waits) {
+          context.beginPath();
+          context.arc(x(moment.steps[agent]), y(agent), Math.min(6, row * 0.36) * 0.6, 0, 2 * Math.PI);
+          context.fillStyle = theme.panel;
+          context.fill();
+        }
       }
       if (row >= 11) {
         const isSelected = page.isSelectedOn(side) && page.state.selected === agent;

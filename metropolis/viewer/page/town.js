@@ -263,14 +263,20 @@ export class Town {
     const isOver = moment.status[agent] === FINISHED;
     context.beginPath();
     context.arc(x, y, radius, 0, 2 * Math.PI);
-    context.fillStyle = waits || isOver ? theme.panel : colour;
+    context.fillStyle = isOver ? theme.panel : colour;
     context.globalAlpha = isOver ? 0.6 : 1;
     context.fill();
-    context.lineWidth = waits ? Math.max(1.5, radius * 0.28) : 1;
-    context.strokeStyle = waits ? colour : theme.ink;
-    context.globalAlpha *= waits ? 1 : 0.55;
+    context.lineWidth = 1;
+    context.strokeStyle = theme.ink;
+    context.globalAlpha *= 0.6;
     context.stroke();
     context.globalAlpha = 1;
+    if (waits) {
+      context.beginPath();
+      context.arc(x, y, radius * 0.62, 0, 2 * Math.PI);
+      context.fillStyle = theme.panel;
+      context.fill();
+    }
     if (this.page.differs?.(agent, moment)) {
       context.beginPath();
       context.arc(x, y, radius + 3, 0, 2 * Math.PI);
