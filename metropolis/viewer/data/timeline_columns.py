@@ -272,9 +272,9 @@ class TimelineColumns:
         return {int(number) for number in np.unique(at // CHUNK_ROWS)}
 
     def _extend_end(self, *times: npt.NDArray[np.float64]) -> None:
-        """As the chunks round times, lest the last call end later than all does."""
+        """Chunks round times, perhaps up: their latest is not after the end, either."""
         latest = max(float(of[np.isfinite(of)].max(initial=0.0)) for of in times)
-        self.end_s = max(self.end_s, float(np.float32(latest)))
+        self.end_s = max(self.end_s, latest, float(np.float32(latest)))
 
     # --- chunks
 
