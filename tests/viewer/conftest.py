@@ -30,9 +30,9 @@ def run_metropolis(*words: str | Path) -> str:
     return ended.stdout
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser."""
+    """A browser. It occupies the thread's event loop: no test of its module may use asyncio."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if found is None:
         pytest.skip("no Chromium: apt-get install chromium")

