@@ -20,7 +20,7 @@ def lanes_of(folder: Path) -> list[Lane]:
             "`metropolis replay --record`"
         )
     if not (folder / INDEX).exists():
-        return [Lane("", read_timeline(folder), read_view(folder)[1].agents)]
+        return [Lane("", read_timeline(folder).begun(), read_view(folder)[1].agents)]
     modes = read_recorded_replay(folder).lanes
     names = read_meta(folder / IN_RUN).agents
     return [

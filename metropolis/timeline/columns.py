@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,13 @@ class Timeline:
             Executions(**{name: values[earlier] for name, values in executions.items()}),
             Calls(**{name: calls[name][sent] for name in calls.keys() - texts}, **texts),
         )
+
+    def begun(self) -> Timeline:
+        """Without the agent-steps that wait and have not begun."""
+        executions = vars(self.executions)
+        is_begun = ~np.isnan(self.executions.dispatched_s)
+        kept = {name: values[is_begun] for name, values in executions.items()}
+        return replace(self, executions=Executions(**kept))
 
     @property
     def steps(self) -> int:

@@ -34,7 +34,7 @@ def progress_of(timeline: Timeline) -> Progress:
     # A step that is missing was committed before later ones of its agent.
     passed_s = np.minimum.accumulate(committed_s[::-1])[::-1]
     floor_s, front_s = passed_s.max(axis=1), passed_s.min(axis=1)
-    changes = np.concatenate([[rows.dispatched_s.min()], floor_s, front_s])
+    changes = np.concatenate([[np.nanmin(rows.dispatched_s)], floor_s, front_s])
     times = np.unique(changes[np.isfinite(changes)])
     floor = first + np.searchsorted(floor_s, times, "right")
     return Progress(times, floor, first + np.searchsorted(front_s, times, "right"))

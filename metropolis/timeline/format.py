@@ -26,7 +26,7 @@ SCHEMAS = {
         [
             pa.field("step", pa.int32(), nullable=False),
             pa.field("agent", pa.int32(), nullable=False),
-            pa.field("dispatched_s", pa.float64(), nullable=False),
+            pa.field("dispatched_s", pa.float64()),
             pa.field("committed_s", pa.float64()),
             pa.field("dispatched_wall_s", pa.float64()),
             pa.field("committed_wall_s", pa.float64()),

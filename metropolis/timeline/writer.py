@@ -106,7 +106,7 @@ class TimelineWriter:
         }
         self._rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in SCHEMAS}
         self._running: dict[AgentId, tuple[Any, ...]] = {}
-        """Agent -> step, time and wall time of the dispatch, blocker, cluster."""
+        """Agent -> step, time and wall time of the dispatch (None: it waits), blocker, cluster."""
         self._shown: dict[AgentId, tuple[Any, ...]] = {}
         """The part of `_running` that the file contains."""
         self._began_s = time.monotonic()
@@ -126,6 +126,10 @@ class TimelineWriter:
         """
         for agent in agents:
             self._running[agent] = step, now_s, wall_s, blocked_by.get(agent), agents[0]
+
+    def waiting(self, step: Step, agent: AgentId, blocker: AgentId) -> None:
+        """The agent cannot run `step` yet: it waits for `blocker`."""
+        self._running[agent] = step, None, None, blocker, agent
 
     def committed(
         self,
@@ -187,7 +191,7 @@ class TimelineWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write everything so far, executions in progress included."""
+        """Write everything so far, executions in progress and waits included."""
         now_s = time.monotonic()
         interval_s = INTERVAL_SHARE * (now_s - self._began_s)
         self._due_s = now_s + min(max(INTERVAL_S, interval_s), INTERVAL_MAX_S)

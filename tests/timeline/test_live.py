@@ -111,3 +111,26 @@ def test_the_history_does_not_depend_on_it(tmp_path: Path, mode: str) -> None:
 
 def test_a_run_without_a_folder_records_nothing() -> None:
     simulation(None).run(STEPS)
+
+
+def test_a_run_in_progress_shows_who_waits_for_whom(tmp_path: Path) -> None:
+    """As the controller sees it at the same time, for agents that have committed a step."""
+    run = simulation(tmp_path, agents=9, side=20)
+    waits: set[tuple[int, int, int]] = set()
+    steps = run.steps(STEPS)
+    for _ in steps:
+        writer = run._recording._timeline
+        assert writer is not None
+        writer.flush()
+        executions = read_timeline(tmp_path).executions
+        waiting = np.isnan(executions.dispatched_s)
+        assert np.isnan(executions.committed_s[waiting]).all()
+        edges = run.inspect().blocked_by
+        columns = executions.step, executions.agent, executions.blocked_by
+        for step, agent, blocker in zip(*(of[waiting].tolist() for of in columns), strict=True):
+            assert edges[agent] == blocker
+            waits.add((step, agent, blocker))
+    assert len(waits) > 3
+    found = read_timeline(tmp_path)
+    assert not np.isnan(found.executions.dispatched_s).any()
+    assert len(found.begun().executions) == len(found.executions)

@@ -245,6 +245,8 @@ class Executor:
         """Report changes to the store: ready clusters, blocking edges, and the floor."""
         self._active_wall_s = time.monotonic()
         edges, floor = self._changed_edges(), self._controller.floor
+        if self._timeline is not None:
+            self._timeline.waiting(edges)
         if clusters or ahead or edges or floor != self.reported_floor:
             self.reported_floor = floor
             await retry_async(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from math import isnan, nan
 
@@ -46,8 +46,8 @@ class RecordedTimeline:
                 self._earlier[step, agent] = times[0], times[1]
         self._now_s, self._wall_s = clock(), time.time()
         """Of the latest commits, and of the dispatches that follow from them."""
-        self._committed_s: dict[AgentId, float] = {}
-        """Agent -> time of its last commit."""
+        self._committed: dict[AgentId, tuple[Step, float]] = {}
+        """Agent -> step and time of its last commit."""
         self._began: dict[tuple[Step, AgentId], Began] = {}
         self._wasted: dict[tuple[Step, AgentId], Iterator[int]] = {}
         """Numbers of the wasted calls of an agent-step: -1, -2, …"""
@@ -75,9 +75,19 @@ class RecordedTimeline:
         for cluster in clusters:
             blockers = {}
             if blocked_by is not None:
-                waited = [a for a in cluster.agents if self._committed_s.get(a, now_s) < now_s]
+                waited = [a for a in cluster.agents if self._waited(a)]
                 blockers = _blockers(cluster.agents, waited, blocked_by)
             self._writer.dispatched(cluster.step, cluster.agents, now_s, self._wall_s, blockers)
+
+    def _waited(self, agent: AgentId) -> bool:
+        """Whether time has passed since its last commit."""
+        return agent in self._committed and self._committed[agent][1] < self._now_s
+
+    def waiting(self, edges: Mapping[AgentId, AgentId | None]) -> None:
+        """Changes of whom agents wait for; None: they do not, and run or have finished."""
+        for agent, blocker in edges.items():
+            if blocker is not None and agent in self._committed:
+                self._writer.waiting(self._committed[agent][0] + 1, agent, blocker)
 
     def committed(self, acknowledged: Sequence[Acknowledged]) -> None:
         """Commits, in their order."""
@@ -87,7 +97,7 @@ class RecordedTimeline:
             step, agents = execution.step, execution.agents
             began = {a: self._began.pop((step, a)) for a in agents if (step, a) in self._began}
             self._writer.committed(step, agents, now_s, wall_s, began)
-            self._committed_s |= dict.fromkeys(agents, now_s)
+            self._committed |= dict.fromkeys(agents, (step, now_s))
             self._write_calls(execution)
             if one.continues:  # its worker has begun the next step
                 self._writer.dispatched(step + 1, agents, now_s, wall_s)

@@ -203,7 +203,9 @@ class TimelineColumns:
         self._extend_end(new.dispatched_s, new.committed_s)
         changed = {int(number) for number in np.unique(at // self._chunk_rows)}
         changed |= set(range(known, self.counts["executions"]))
-        changed |= self._fill_before(float(new.dispatched_s.min()))
+        begun_s = new.dispatched_s[~np.isnan(new.dispatched_s)]
+        if len(begun_s):
+            changed |= self._fill_before(float(begun_s.min()))
         return changed | self._fill_holes()
 
     def _fill_before(self, now_s: float) -> set[int]:
