@@ -290,3 +290,23 @@ def test_keys_and_narrow_screens(smallville: Path, serve: Serve, show: Show) -> 
     assert page.evaluate("metropolis.state.selected") is None
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= 380
+
+
+def test_the_memory_of_chunks_is_bounded(page: Any) -> None:
+    """The least recently used are dropped."""
+    found = page.evaluate(
+        """async () => {
+          const source = {bytes: async (path) => new ArrayBuffer(40 << 20)};
+          const chunks = new metropolis.chunks.constructor(source, () => {});
+          let most = 0;
+          for (let number = 0; number < 12; number += 1) {
+            await chunks.load(`0/calls/${number}`, (buffer) => buffer.byteLength);
+            chunks.get("0/calls/0", () => null);
+            most = Math.max(most, chunks.bytes);
+          }
+          return [most, [...chunks.kept.keys()]];
+        }"""
+    )
+    assert found[0] <= 192 << 20
+    assert found[1][0] == "0/calls/8"
+    assert "0/calls/0" in found[1]
