@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from metropolis.bench import recording
 from metropolis.bench.recording import Work, measure, replayed, town
 from metropolis.timeline.reader import read_timeline
+from metropolis.trace.parquet import read_trace, write_trace
 from tests.small_traces import small_trace
 
 
@@ -32,18 +33,27 @@ def test_the_two_kinds_of_runs_take_turns() -> None:
     assert found.files_bytes == 5
 
 
-def test_what_is_measured_records(tmp_path: Path) -> None:
-    trace = small_trace(1, agents=4, steps=5, edge=6, radius=2)
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A file."""
+    small = small_trace(1, agents=4, steps=5, edge=6, radius=2)
+    write_trace(small, tmp_path / "small.parquet")
+    return tmp_path / "small.parquet"
+
+
+def test_what_is_measured_records(tmp_path: Path, trace: Path) -> None:
     (tmp_path / "replay").mkdir()
-    assert replayed(trace)(tmp_path / "replay") == replayed(trace)(None) == len(trace.calls)
+    calls = len(read_trace(trace).calls)
+    assert replayed(trace)(tmp_path / "replay") == replayed(trace)(None) == calls
     assert len(read_timeline(tmp_path / "replay" / recording.MODE).executions) == 20
     assert town(3, "memory")(tmp_path / "town") == town(3, "memory")(None)
     assert len(read_timeline(tmp_path / "town").executions) == 3 * recording.TOWN_AGENTS
 
 
-def test_the_table_and_the_objects_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_and_the_objects_are_the_same(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def works(_: int) -> Iterator[tuple[str, tuple[int, int], Work]]:
-        trace = small_trace(1, agents=4, steps=5, edge=6, radius=2)
         yield "replay", (4, 5), replayed(trace)
 
     monkeypatch.setattr(recording, "_works", works)
