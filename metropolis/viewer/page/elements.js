@@ -12,4 +12,16 @@ export function element(tag, options = {}, ...children) {
   return made;
 }
 
+// Replaces what is in an element; focus and typed text stay where they were.
+export function keepFocus(root, replace) {
+  const focusable = () => [...root.querySelectorAll("a, button, input, summary")];
+  const { activeElement } = document;
+  const at = focusable().indexOf(activeElement);
+  replace();
+  const same = at < 0 ? undefined : focusable()[at];
+  if (same?.tagName !== activeElement.tagName) return;
+  if (same.tagName === "INPUT") same.value = activeElement.value;
+  same.focus({ preventScroll: true });
+}
+
 export const byId = (id) => document.getElementById(id);
