@@ -55,6 +55,7 @@ export class Calls {
 
   fit() {
     const { stage, side } = this;
+    this.fittedEnd = this.end;
     stage.scale = [(stage.width - this.left - 16) / this.end, 1];
     stage.offset[0] = this.left;
     stage.scale[1] = Math.max(ROW_MIN, (this.bottom - TOP) / side.agents);
@@ -140,6 +141,7 @@ export class Calls {
   draw(context) {
     const { stage } = this;
     const { theme } = this.page;
+    if (this.isFitted && this.fittedEnd !== this.end) this.fit(); // the run goes on
     context.drawImage(this.picture(), 0, 0, stage.width, stage.height);
     this.drawNow(context, theme);
     if (this.hovered !== null) this.drawHovered(context, theme);

@@ -16,12 +16,13 @@ export function element(tag, options = {}, ...children) {
 export function keepFocus(root, replace) {
   const focusable = () => [...root.querySelectorAll("a, button, input, summary")];
   const { activeElement } = document;
+  const typed = root.querySelector("input")?.value;
   const at = focusable().indexOf(activeElement);
   replace();
+  const input = root.querySelector("input");
+  if (input !== null && typed !== undefined) input.value = typed;
   const same = at < 0 ? undefined : focusable()[at];
-  if (same?.tagName !== activeElement.tagName) return;
-  if (same.tagName === "INPUT") same.value = activeElement.value;
-  same.focus({ preventScroll: true });
+  if (same?.tagName === activeElement.tagName) same.focus({ preventScroll: true });
 }
 
 export const byId = (id) => document.getElementById(id);

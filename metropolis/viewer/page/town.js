@@ -137,6 +137,9 @@ export class Town {
     this.drawWaits(context, theme, moment);
     const order = [...moment.steps.keys()].sort((a, b) => moment.steps[a] - moment.steps[b]);
     for (const agent of order) if (moment.isKnown[agent] || this.hops) this.drawAgent(context, theme, moment, agent);
+    if (stage.scale[0] >= 1.6 * NAMES_FROM && !this.hops) {
+      for (const agent of order) if (moment.isKnown[agent] && this.isInside(...this.place(agent))) this.drawName(context, theme, agent, false);
+    }
     drawSpeech(context, theme, moment, this);
     if (page.isSelectedOn(side)) this.drawSelected(context, theme);
     if (this.hovered !== null) this.drawName(context, theme, this.hovered, true);
@@ -322,7 +325,6 @@ export class Town {
         context.fillStyle = theme.ink;
         context.fillText(doing.emoji, x + radius * 1.35, y - radius * 1.35);
       }
-      if (this.stage.scale[0] >= 1.6 * NAMES_FROM) this.drawName(context, theme, agent, false);
     }
   }
 
