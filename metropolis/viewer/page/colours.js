@@ -21,7 +21,7 @@ function scaleOf(colours) {
 }
 
 const SCALES = { light: scaleOf(CIVIDIS), dark: scaleOf(ON_DARK) };
-const WHITE_UNTIL = { light: 0.45, dark: 0.1 }; // the share up to which white has a contrast of 4.5
+const WHITE_UNTIL = { light: 0.48, dark: 0.06 }; // the share up to which white contrasts more than black
 let scheme = "light";
 
 // The colour of a share from 0 (at the floor) to 1.

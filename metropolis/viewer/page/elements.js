@@ -20,7 +20,7 @@ export function keepFocus(root, replace) {
   const at = focusable().indexOf(activeElement);
   replace();
   const input = root.querySelector("input");
-  if (input !== null && typed !== undefined) input.value = typed;
+  if (input !== null && typed) input.value = typed;
   const same = at < 0 ? undefined : focusable()[at];
   if (same?.tagName === activeElement.tagName) same.focus({ preventScroll: true });
 }

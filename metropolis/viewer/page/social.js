@@ -136,32 +136,39 @@ export class Social {
     if (this.news) this.drawNews(context, theme, until);
     const between = (2 * Math.PI * Math.min(...this.stage.scale)) / side.agents;
     const radius = Math.max(1.5, Math.min(9, 220 / side.agents + 3, this.isCircle ? 0.42 * between : 9));
-    const taken = new Taken();
+    const knows = (agent) => this.news?.heard.get(agent)?.step <= until;
     for (let agent = 0; agent < side.agents; agent += 1) {
       const [x, y] = this.place(agent);
-      const known = this.news?.heard.get(agent);
-      const knows = known !== undefined && known.step <= until;
       context.beginPath();
       context.arc(x, y, radius, 0, 2 * Math.PI);
-      context.fillStyle = this.news ? (knows ? leadColour(known.step / Math.max(1, side.meta.steps)) : theme.panel) : theme.accent;
+      context.fillStyle = this.news ? (knows(agent) ? leadColour(this.news.heard.get(agent).step / Math.max(1, side.meta.steps)) : theme.panel) : theme.accent;
       context.fill();
       context.strokeStyle = isSelected(agent) ? theme.alarm : theme.ink;
       context.lineWidth = 1.2;
       context.stroke();
-      if (side.agents > 80) continue;
+    }
+    if (side.agents <= 80) this.drawNames(context, theme, radius, (agent) => isSelected(agent) || knows(agent));
+  }
+
+  // Of names that overlap, the first is shown, those of `isFirst` before others.
+  drawNames(context, theme, radius, isFirst) {
+    const { agents } = this.side.meta;
+    const taken = new Taken();
+    const order = [...agents.keys()].sort((a, b) => isFirst(b) - isFirst(a) || a - b);
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillStyle = theme.ink;
+    for (const agent of order) {
+      const [x, y] = this.place(agent);
       const outwards = Math.atan2(this.places[2 * agent + 1], this.places[2 * agent]);
-      context.font = `${knows ? 600 : 400} 12px system-ui, sans-serif`;
-      context.fillStyle = theme.ink;
       const [dx, dy] = [Math.cos(outwards), Math.sin(outwards)];
-      const name = fitted(context, side.meta.agents[agent], this.isCircle ? this.nameWidth + 10 : 160);
+      context.font = `${isFirst(agent) ? 600 : 400} 12px system-ui, sans-serif`;
+      const name = fitted(context, agents[agent], this.isCircle ? this.nameWidth + 10 : 160);
       const { width } = context.measureText(name);
-      // above and below, names are in the middle; of names that overlap, the first is shown
-      const isUpright = Math.abs(dx) < 0.12;
+      const isUpright = Math.abs(dx) < 0.12; // above and below the circle: in the middle
       const [left, middle] = [x + (radius + 6) * dx - (isUpright ? width / 2 : dx < 0 ? width : 0), y + (radius + 8) * dy];
-      if (!knows && !isSelected(agent) && !taken.isFree(left, middle - 6, width, 12)) continue;
+      if (!taken.isFree(left, middle - 6, width, 12)) continue;
       taken.take(left, middle - 6, width, 12);
-      context.textAlign = "left";
-      context.textBaseline = "middle";
       outlined(context, name, left, middle, theme.paper);
     }
   }

@@ -18,6 +18,7 @@ export function drawSpeech(context, theme, moment, town) {
   }
   said.sort((a, b) => a.age - b.age);
   const taken = new Taken();
+  if (town.label) taken.take(...town.label);
   const spoke = new Set();
   context.font = "12px system-ui, sans-serif";
   for (const { agent, age, text, x, y } of said) {

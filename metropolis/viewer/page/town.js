@@ -140,8 +140,9 @@ export class Town {
     if (stage.scale[0] >= 1.6 * NAMES_FROM && !this.hops) {
       for (const agent of order) if (moment.isKnown[agent] && this.isInside(...this.place(agent))) this.drawName(context, theme, agent, false);
     }
-    drawSpeech(context, theme, moment, this);
+    this.label = null;
     if (page.isSelectedOn(side)) this.drawSelected(context, theme);
+    drawSpeech(context, theme, moment, this);
     if (this.hovered !== null) this.drawName(context, theme, this.hovered, true);
   }
 
@@ -332,7 +333,7 @@ export class Town {
     const moment = this.page.moments[this.side.index];
     const [x, y] = this.place(agent);
     const name = this.side.meta.agents[agent];
-    const label = isProminent ? this.side.doing(agent, moment.steps[agent])?.label : null;
+    const label = isProminent && this.stage.width > 480 ? this.side.doing(agent, moment.steps[agent])?.label : null;
     const lines = label ? [name, label] : [name];
     context.font = "600 12px system-ui, sans-serif";
     const width = Math.min(260, Math.max(...lines.map((line) => context.measureText(line).width)));
@@ -351,7 +352,8 @@ export class Town {
     context.fillStyle = theme.bubble;
     context.strokeStyle = theme.line;
     context.lineWidth = 1;
-    rounded(context, middle - width / 2 - 7, top - 4, width + 14, 17 * lines.length + 6, 6);
+    this.label = [middle - width / 2 - 7, top - 4, width + 14, 17 * lines.length + 6]; // speech leaves it free
+    rounded(context, ...this.label, 6);
     context.fill();
     context.stroke();
     lines.forEach((line, row) => {
