@@ -293,7 +293,7 @@ class Page {
       this.showsWaits = event.target.checked;
       this.invalidate();
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
+    for (const medium of ["(prefers-color-scheme: dark)", "print"]) matchMedia(medium).addEventListener("change", () => this.repaint());
     addEventListener("beforeprint", () => this.repaintNow("light")); // paper is white
     addEventListener("afterprint", () => this.repaintNow(remembered("theme", "")));
     listenToKeys(this, VIEWS);
