@@ -11,8 +11,9 @@ import click
 
 from metropolis.cli.run_options import run_folder
 from metropolis.cli.run_view import check_viewer
+from metropolis.names import check_name
 from metropolis.viewer.browser import open_browser
-from metropolis.viewer.data.opening import RACED, open_sides
+from metropolis.viewer.data.opening import OUT_OF_ORDER, RACED, open_sides
 from metropolis.viewer.data.side import Side
 from metropolis.viewer.page_file import write_page
 
@@ -23,7 +24,8 @@ from metropolis.viewer.page_file import write_page
     "--beside",
     metavar="RUN|MODE",
     help="Also show another run, such as a fork of RUN; or RUN's own trace replayed in MODE and in "
-    f"its own mode ({', '.join(RACED)}); or, of a recorded replay, the lane MODE.",
+    f"its own mode ({', '.join(RACED)}; out_of_order is versioned); or, of a recorded replay, the "
+    "lane MODE.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen at. [default: any]")
@@ -52,8 +54,12 @@ def command(
     server gives no data. Ctrl-C ends the server.
     """
     check_viewer()
+    beside = OUT_OF_ORDER.get(beside or "", beside)
     if beside is not None and beside not in RACED:
-        beside = str(run_folder(beside))
+        other = run_folder(beside)
+        if not other.exists():
+            check_name("run or mode", beside, RACED)
+        beside = str(other)
     sides = open_sides(run_folder(run), beside)
     if out is None:
         show(sides, host, port or 0, opens=opens)

@@ -113,11 +113,11 @@ def _maker(name: str) -> Callable[..., Any]:
     if names_file(name):
         does = "takes agents and seed and returns a metropolis.Scenario"
         return load_function(name, does, default="make")
-    if Path(name).is_dir():
-        return _folder_maker(Path(name))
     for point in entry_points(group=GROUP, name=name):
         maker: Callable[..., Any] = point.load()
         return maker
+    if Path(name).is_dir():
+        return _folder_maker(Path(name))
     raise MetropolisError(
         f"there is no world {name!r}{did_you_mean(name, scenario_names())}; there are "
         f"{', '.join(scenario_names())}, and a Python file "
@@ -129,5 +129,5 @@ def _folder_maker(folder: Path) -> Callable[..., Any]:
     for point in entry_points(group=FOLDERS):
         if (folder / f"{point.name}.json").is_file():
             return partial(point.load(), folder)
-    known = ", ".join(sorted(f"{point.name}.json" for point in entry_points(group=FOLDERS)))
-    raise MetropolisError(f"{folder} holds no world; it should contain one of {known}")
+    known = " or ".join(sorted(f"{point.name}.json" for point in entry_points(group=FOLDERS)))
+    raise MetropolisError(f"{folder} holds no world; it should contain {known}")

@@ -19,9 +19,11 @@ from tests.cli.conftest import Run
     [
         (("nowhere",), "nowhere: holds no run; give the folder of one"),
         (("meadow.py",), "meadow.py: holds no run"),
-        (("uninterrupted", "--beside", "nowhere"), "nowhere: holds no run"),
+        (("uninterrupted", "--beside", "nowhere"), "there is no run or mode 'nowhere'"),
+        (("uninterrupted", "--beside", "lockstp"), "did you mean 'lockstep'"),
+        (("uninterrupted", "--beside", "out_of_order"), "name another mode to race against it"),
         (("uninterrupted", "--beside", "versioned"), "name another mode to race against it"),
-        (("uninterrupted", "--beside", "critical_path"), "critical_path: holds no run"),
+        (("uninterrupted", "--beside", "critical_path"), "there is no run or mode 'critical_path'"),
         (("uninterrupted", "--port", "70000"), "70000 is not in the range"),
         (("uninterrupted", "--host", "256.0.0.1"), "cannot listen at 256.0.0.1:0"),
         (("uninterrupted", "--out", "."), "is a directory"),

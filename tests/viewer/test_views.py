@@ -12,7 +12,7 @@ import pytest
 
 from metropolis.timeline.reader import read_timeline
 from metropolis.trace.parquet import read_trace
-from tests.viewer.conftest import STEPS, Serve, Show, until
+from tests.viewer.conftest import STEPS, Serve, Show, run_metropolis, until
 
 PIXEL = """([view, x, y]) => {
   const {canvas, context} = metropolis.views[view][0].stage;
@@ -309,3 +309,44 @@ def test_the_memory_of_chunks_is_bounded(page: Any) -> None:
     )
     assert found[0] <= 192 << 20
     assert found[1] == ["0/calls/9", "0/calls/10", "0/calls/11", "0/calls/0"]
+
+
+def test_keys_on_controls_are_theirs(page: Any) -> None:
+    """Space toggles a checkbox, and does not play; focus and typed text survive a new panel."""
+    page.focus("#waits")
+    page.keyboard.press("Space")
+    assert page.evaluate("[metropolis.showsWaits, metropolis.state.isPlaying]") == [False, False]
+    view(page, "social")
+    until(page, "metropolis.views.social[0].meetings?.length > 0")
+    page.focus(".news input")
+    page.keyboard.type("lib")
+    page.evaluate("metropolis.panel.update()")
+    page.keyboard.type("rary")
+    assert page.input_value(".news input") == "library"
+
+
+def test_a_chunk_that_changed_is_shown_until_the_new_one_has_come(page: Any) -> None:
+    until(page, SETTLED)
+    old, loading, new = page.evaluate(
+        """async () => { const side = metropolis.sides[0], path = side.path("calls", 0);
+          const before = side.callsChunk(0); metropolis.chunks.expire(path);
+          const old = side.callsChunk(0) === before, loading = metropolis.chunks.loading.has(path);
+          await metropolis.chunks.load(path); return [old, loading, side.callsChunk(0) !== before];
+        }"""
+    )
+    assert (old, loading, new) == (True, True, True)
+
+
+def test_a_plane_shows_all_agents(serve: Serve, show: Show, tmp_path: Path) -> None:
+    run_metropolis("run", "minimal", "--steps", "40", "--out", tmp_path / "plane", "--quiet")
+    page = show(serve(tmp_path / "plane"))
+    for share in (0, 0.5, 1):
+        page.evaluate("share => metropolis.moveTo('time', share * metropolis.transport.end)", share)
+        until(page, SETTLED)
+        page.evaluate("metropolis.changed({}); metropolis.draw()")
+        assert page.evaluate(
+            """() => { const town = metropolis.views.town[0], {width, height} = town.stage;
+              return [...Array(town.side.agents).keys()].every((agent) => {
+                const [x, y] = town.place(agent);
+                return x > 0 && y > 0 && x < width && y < height; }); }"""
+        )

@@ -98,7 +98,7 @@ def _open_lanes(folder: Path, beside: str | None) -> list[Side]:
     if not lanes:
         raise MetropolisError(f"{folder / INDEX}: has no lanes; record a replay of a mode")
     if beside is not None:
-        check_name("beside", beside, lanes)
+        check_name("lane", beside, lanes)
         lanes = [lanes[0], beside]
     elif {*USUAL_RACE} <= {*lanes}:
         lanes = [*USUAL_RACE]

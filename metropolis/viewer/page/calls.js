@@ -2,15 +2,14 @@
 // flight, the instances' batches and KV, the skew, and the tokens so far.
 
 import { Stage, fitted, ticks } from "./canvas.js";
-import { category, leadColour } from "./colours.js";
 import { count, seconds } from "./format.js";
 import { FAILED, WASTED } from "./side.js";
+import { STRIP, STRIPS, drawStrip, measured } from "./strips.js";
 
-const LEFT = 150;
 const TOP = 30;
-const STRIP = 46;
 const STRIP_GAP = 8;
 const ROW_MIN = 1;
+const ROW_MAX = 30; // unless one zooms
 
 export class Calls {
   constructor(page, side, canvas) {
@@ -33,19 +32,34 @@ export class Calls {
   }
 
   get bottom() {
-    return this.stage.height - this.strips.length * (STRIP + STRIP_GAP) - 6;
+    const free = this.stage.height - this.strips.length * (STRIP + STRIP_GAP) - 6;
+    return Math.min(free, TOP + ROW_MAX * this.side.agents);
   }
 
+  // As many strips as leave enough room for the rows, the most important ones.
   get strips() {
-    return ["calls in flight", "batch by instance", "KV tokens by instance", "skew, steps", "tokens so far"];
+    const { height } = this.stage;
+    const rows = Math.max(60, Math.min(12 * this.side.agents, 0.5 * height));
+    const room = Math.floor((height - TOP - rows - 6) / (STRIP + STRIP_GAP));
+    return STRIPS.filter(({ rank }) => rank < room);
+  }
+
+  get left() {
+    return Math.min(150, 0.32 * this.stage.width);
+  }
+
+  // Two sides have the same axis: the longer run's.
+  get end() {
+    return Math.max(1e-3, ...this.page.sides.map(({ meta }) => meta.end_s || 0));
   }
 
   fit() {
     const { stage, side } = this;
-    stage.scale = [(stage.width - LEFT - 16) / Math.max(1e-3, side.meta.end_s), 1];
-    stage.offset[0] = LEFT;
+    this.fittedEnd = this.end;
+    stage.scale = [(stage.width - this.left - 16) / this.end, 1];
+    stage.offset[0] = this.left;
     stage.scale[1] = Math.max(ROW_MIN, (this.bottom - TOP) / side.agents);
-    stage.scale[1] = Math.min(stage.scale[1], 24);
+    stage.scale[1] = Math.min(stage.scale[1], ROW_MAX);
     stage.offset[1] = TOP;
     stage.isDirty = true;
   }
@@ -53,7 +67,7 @@ export class Calls {
   // Time zooms with the wheel; rows too while the pointer is on their names.
   zoom(factor, x = this.stage.width / 2, y = this.stage.height / 2) {
     const { stage } = this;
-    if (x > LEFT) {
+    if (x > this.left) {
       stage.offset[0] = x - factor * (x - stage.offset[0]);
       stage.scale[0] *= factor;
     } else {
@@ -67,17 +81,17 @@ export class Calls {
   // Keep the whole of the run or less in view.
   clamp() {
     const { stage, side } = this;
-    const least = (stage.width - LEFT - 16) / Math.max(1e-3, side.meta.end_s);
+    const least = (stage.width - this.left - 16) / this.end;
     this.isFitted = stage.scale[0] <= least * 1.0001;
     if (this.isFitted) {
       stage.scale[0] = least;
-      stage.offset[0] = LEFT;
+      stage.offset[0] = this.left;
     }
     stage.scale[0] = Math.min(stage.scale[0], 20_000);
-    const end = stage.toX(side.meta.end_s);
-    if (stage.offset[0] > LEFT) stage.offset[0] = LEFT;
+    const end = stage.toX(this.end);
+    if (stage.offset[0] > this.left) stage.offset[0] = this.left;
     else if (end < stage.width - 16) stage.offset[0] += stage.width - 16 - end;
-    const lowest = Math.min(24, Math.max(ROW_MIN, (this.bottom - TOP) / side.agents));
+    const lowest = Math.min(ROW_MAX, Math.max(ROW_MIN, (this.bottom - TOP) / side.agents));
     stage.scale[1] = Math.max(lowest, Math.min(40, stage.scale[1]));
     const height = stage.scale[1] * side.agents;
     stage.offset[1] = Math.min(TOP, Math.max(stage.offset[1], Math.min(TOP, this.bottom - height)));
@@ -91,7 +105,7 @@ export class Calls {
 
   callAt(x, y) {
     const agent = this.rowAt(y);
-    if (agent === null || x < LEFT) return null;
+    if (agent === null || x < this.left) return null;
     const slack = 3 / this.stage.scale[0];
     const time = this.stage.fromX(x);
     let best = null;
@@ -109,7 +123,7 @@ export class Calls {
     const found = this.callAt(x, y);
     const { page, side } = this;
     if (found !== null) page.openCall(side.index, found.calls, found.row);
-    else if (x < LEFT) page.select(side.index, this.rowAt(y));
+    else if (x < this.left) page.select(side.index, this.rowAt(y));
     else page.moveTo("time", this.stage.fromX(x));
   }
 
@@ -127,6 +141,7 @@ export class Calls {
   draw(context) {
     const { stage } = this;
     const { theme } = this.page;
+    if (this.isFitted && this.fittedEnd !== this.end) this.fit(); // the run goes on
     context.drawImage(this.picture(), 0, 0, stage.width, stage.height);
     this.drawNow(context, theme);
     if (this.hovered !== null) this.drawHovered(context, theme);
@@ -151,7 +166,7 @@ export class Calls {
   drawData(context) {
     const { stage } = this;
     const { theme } = this.page;
-    const from = stage.fromX(LEFT);
+    const from = stage.fromX(this.left);
     const to = stage.fromX(stage.width);
     this.drawAxis(context, theme, from, to);
     context.save();
@@ -180,10 +195,11 @@ export class Calls {
       context.lineTo(x, stage.height);
       context.stroke();
       context.fillStyle = theme.quiet;
-      if (x > LEFT + 20) context.fillText(`${time.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })} s`, x, TOP - 10);
+      context.textAlign = x > stage.width - 30 ? "right" : "center";
+      if (x > this.left + 20) context.fillText(`${time.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })} s`, Math.min(x, stage.width - 3), TOP - 10);
     }
     context.textAlign = "right";
-    context.fillText(this.side.isSimulated ? "simulated time" : "time", LEFT - 10, TOP - 10);
+    context.fillText(this.side.isSimulated ? "simulated time" : "time", this.left - 10, TOP - 10);
   }
 
   drawRows(context, theme) {
@@ -198,7 +214,7 @@ export class Calls {
       const isSelected = page.isSelectedOn(side) && page.state.selected === agent;
       context.font = `${isSelected ? 700 : 400} 12px system-ui, sans-serif`;
       context.fillStyle = isSelected ? theme.accent : theme.ink;
-      context.fillText(fitted(context, side.meta.agents[agent], LEFT - 16), LEFT - 10, y);
+      context.fillText(fitted(context, side.meta.agents[agent], this.left - 16), this.left - 10, y);
     }
   }
 
@@ -228,10 +244,10 @@ export class Calls {
           const right = stage.toX(ended);
           if (right <= covered) continue;
           const started = Number.isNaN(calls.started[call]) ? sent : calls.started[call];
-          const left = Math.max(LEFT, stage.toX(started));
-          const queued = Math.max(LEFT, stage.toX(sent));
+          const left = Math.max(this.left, stage.toX(started));
+          const queued = Math.max(this.left, stage.toX(sent));
           if (left - queued > 1) queues.push(queued, y + height / 2, left - queued);
-          if (right > LEFT) bars[calls.function[call]]?.push(left, y, Math.max(1, right - left));
+          if (right > this.left) bars[calls.function[call]]?.push(left, y, Math.max(1, right - left));
           if (calls.flags[call]) marked.push([left, y, Math.max(2, right - left), calls.flags[call]]);
           covered = Math.max(covered, Math.floor(left) + 1);
         }
@@ -254,98 +270,23 @@ export class Calls {
   }
 
   drawStrips(context, theme, from, to) {
-    const { stage, strips } = this;
-    const width = Math.max(1, Math.floor(stage.width - LEFT));
-    const measured = this.measured(from, to, width);
-    context.textBaseline = "top";
-    strips.forEach((name, number) => {
-      const top = this.bottom + 6 + number * (STRIP + STRIP_GAP);
-      const lines = measured[number];
-      let most = 0;
-      for (const line of lines) for (const value of line) if (value > most) most = value;
-      context.font = "11px system-ui, sans-serif";
-      context.textAlign = "right";
-      context.fillStyle = theme.ink;
-      context.fillText(name, LEFT - 10, top + 4);
-      context.fillStyle = theme.quiet;
-      context.fillText(`up to ${count(Math.round(most))}`, LEFT - 10, top + 19);
-      context.fillStyle = theme.area;
-      context.fillRect(LEFT, top, width, STRIP);
-      lines.forEach((line, index) => {
-        context.beginPath();
-        context.moveTo(LEFT, top + STRIP);
-        for (let x = 0; x < line.length; x += 1) {
-          context.lineTo(LEFT + x, top + STRIP - (most ? (line[x] / most) * (STRIP - 3) : 0));
-        }
-        if (lines.length === 1) {
-          context.lineTo(LEFT + line.length, top + STRIP);
-          context.globalAlpha = 0.35;
-          context.fillStyle = number === 3 ? leadColour(0.3) : theme.accent;
-          context.fill();
-          context.globalAlpha = 1;
-        }
-        context.strokeStyle = lines.length === 1 ? theme.accent : category(index);
-        context.lineWidth = 1.2;
-        context.stroke();
-      });
+    const { left, stage } = this;
+    const values = this.measured(from, to, Math.max(1, Math.floor(stage.width - left)));
+    this.strips.forEach((strip, number) => {
+      drawStrip(context, theme, strip, values[strip.at], left, this.bottom + 6 + number * (STRIP + STRIP_GAP));
     });
   }
 
   // The values of every strip at each pixel.
   measured(from, to, width) {
-    const { side } = this;
-    const perPixel = (to - from) / width;
-    const instances = Math.max(1, Math.min(8, side.meta.instances || 1));
-    const flight = new Float64Array(width + 1);
-    const batch = Array.from({ length: instances }, () => new Float64Array(width + 1));
-    const kv = Array.from({ length: instances }, () => new Float64Array(width + 1));
-    const tokens = new Float64Array(width + 1);
-    const place = (time) => Math.min(width, Math.max(0, Math.floor((time - from) / perPixel)));
-    for (const calls of side.callsBetween(-Infinity, to)) {
-      for (let row = 0; row < calls.count; row += 1) {
-        const sent = calls.sent[row];
-        if (sent > to) break;
-        const ended = Number.isNaN(calls.completed[row]) ? side.meta.end_s : calls.completed[row];
-        if (ended < to + perPixel) tokens[Math.min(width - 1, place(ended))] += calls.prompt[row] + calls.output[row];
-        if (ended < from) continue;
-        flight[place(sent)] += 1;
-        flight[place(ended)] -= 1;
-        const started = Number.isNaN(calls.started[row]) ? sent : calls.started[row];
-        const instance = Math.max(0, calls.instance[row]);
-        if (instance >= instances) continue;
-        batch[instance][place(started)] += 1;
-        batch[instance][place(ended)] -= 1;
-        const held = calls.prompt[row] + calls.output[row];
-        kv[instance][place(started)] += held;
-        kv[instance][place(ended)] -= held;
-      }
-    }
-    for (const line of [flight, ...batch, ...kv, tokens]) {
-      for (let at = 1; at <= width; at += 1) line[at] += line[at - 1];
-    }
-    return [[flight.subarray(0, width)], batch.map((line) => line.subarray(0, width)), kv.map((line) => line.subarray(0, width)), [this.skew(from, to, width)], [tokens.subarray(0, width)]];
-  }
-
-  // Steps from the last agent to the first, at each pixel.
-  skew(from, to, width) {
-    const { side } = this;
-    const every = Math.max(1, Math.ceil((side.agents * width) / 60_000));
-    const steps = new Int32Array(side.agents);
-    const line = new Float64Array(width);
-    for (let x = 0; x < width; x += every) {
-      const floor = side.stepsAt(from + ((to - from) * x) / width, steps);
-      let front = 0;
-      for (const step of steps) if (step > front) front = step;
-      line.fill(front - floor, x, Math.min(width, x + every));
-    }
-    return line;
+    return measured(this.side, from, to, width);
   }
 
   drawNow(context, theme) {
     const { page, stage, side } = this;
     const { basis, at } = page.state;
     const x = stage.toX(basis === "time" ? at : side.timeOfStep(Math.floor(at)));
-    if (x < LEFT || x > stage.width) return;
+    if (x < this.left || x > stage.width) return;
     context.strokeStyle = theme.accent;
     context.lineWidth = 1.5;
     context.beginPath();

@@ -166,8 +166,52 @@ export function wrapped(context, text, width, most) {
     if (lines.length === most) break;
   }
   if (lines.length < most && line) lines.push(line);
-  else if (lines.length === most) lines[most - 1] += " …";
+  else if (lines.length === most) {
+    let last = lines[most - 1];
+    while (last.includes(" ") && context.measureText(`${last} …`).width > width) last = last.slice(0, last.lastIndexOf(" "));
+    lines[most - 1] = `${last} …`;
+  }
   return lines.map((each) => fitted(context, each, width));
+}
+
+// Text on a halo, so that it is readable on walls and lines.
+export function outlined(context, text, x, y, halo) {
+  context.strokeStyle = halo;
+  context.lineWidth = 3;
+  context.lineJoin = "round";
+  context.strokeText(text, x, y);
+  context.fillText(text, x, y);
+}
+
+// The rectangles that labels have taken: later ones that overlap them are moved or left out.
+export class Taken {
+  constructor() {
+    this.boxes = [];
+  }
+
+  isFree(left, top, width, height) {
+    return !this.boxes.some(([l, t, w, h]) => left < l + w && l < left + width && top < t + h && t < top + height);
+  }
+
+  take(left, top, width, height) {
+    this.boxes.push([left, top, width, height]);
+  }
+}
+
+export function arrow(context, [x0, y0], [x1, y1], gap) {
+  const length = Math.hypot(x1 - x0, y1 - y0);
+  if (length < 2 * gap) return;
+  const [ux, uy] = [(x1 - x0) / length, (y1 - y0) / length];
+  const [ax, ay, bx, by] = [x0 + gap * ux, y0 + gap * uy, x1 - gap * ux, y1 - gap * uy];
+  context.beginPath();
+  context.moveTo(ax, ay);
+  context.lineTo(bx, by);
+  context.stroke();
+  context.beginPath();
+  context.moveTo(bx, by);
+  context.lineTo(bx - 7 * ux - 3.5 * uy, by - 7 * uy + 3.5 * ux);
+  context.lineTo(bx - 7 * ux + 3.5 * uy, by - 7 * uy - 3.5 * ux);
+  context.fill();
 }
 
 export function rounded(context, x, y, width, height, radius) {

@@ -1,5 +1,10 @@
 // How a run and its branch differ: by what agents do, say and think, step by step.
 
+import { element } from "./elements.js";
+import { count, plural, titleOf, worldTime } from "./format.js";
+
+const SHOWN_MAX = 300;
+
 // Fills `page.differences`: {first, list: [{step, agent, here, there}], isComplete}.
 export async function compare(page) {
   const [one, other] = page.sides;
@@ -42,4 +47,25 @@ export async function compare(page) {
   };
   page.panel.update();
   page.invalidate();
+}
+
+// The panel's list of differences.
+export function differenceParts(page, panel) {
+  const { first, list, isComplete } = page.differences;
+  const [one] = page.sides;
+  const title = first !== null ? `They part at step ${count(first)}` : isComplete ? "No difference" : "Comparing…";
+  const subtitle = first === null ? null : `${worldTime(one, first)} · ${plural(list.length, "difference")}${isComplete ? "" : " so far"}`;
+  return [
+    panel.heading(title, subtitle, null),
+    element("ol", { class: "moments" }, ...list.slice(0, SHOWN_MAX).map((difference) => differenceRow(page, difference))),
+    list.length > SHOWN_MAX ? element("p", { class: "quiet" }, `The first ${SHOWN_MAX} are shown.`) : null,
+  ];
+}
+
+function differenceRow(page, { step, agent, here, there }) {
+  const [one, other] = page.sides;
+  const half = (side, text) => element("span", { class: "half" }, element("span", { class: "quiet" }, `${titleOf(side.meta)}: `), text || "—");
+  const name = element("b", {}, one.meta.agents[agent]);
+  const row = element("button", { class: "row", onclick: () => page.show(0, agent, step) }, element("span", { class: "when" }, worldTime(one, step)), element("span", { class: "grow" }, name, half(one, here), half(other, there)));
+  return element("li", { class: "difference" }, row);
 }

@@ -12,4 +12,17 @@ export function element(tag, options = {}, ...children) {
   return made;
 }
 
+// Replaces what is in an element; focus and typed text stay where they were.
+export function keepFocus(root, replace) {
+  const focusable = () => [...root.querySelectorAll("a, button, input, summary")];
+  const { activeElement } = document;
+  const typed = root.querySelector("input")?.value;
+  const at = focusable().indexOf(activeElement);
+  replace();
+  const input = root.querySelector("input");
+  if (input !== null && typed) input.value = typed;
+  const same = at < 0 ? undefined : focusable()[at];
+  if (same?.tagName === activeElement.tagName) same.focus({ preventScroll: true });
+}
+
 export const byId = (id) => document.getElementById(id);

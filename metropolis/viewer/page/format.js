@@ -31,6 +31,7 @@ export function worldTime(side, step) {
 
 export function initials(name) {
   const words = name.split(/\s+/u).filter(Boolean);
+  if (/^\d{1,3}$/u.test(words.at(-1) ?? "")) return words.at(-1); // Villager 12
   const letters = words.length > 1 ? [words[0], words.at(-1)] : words;
   return letters.map((word) => [...word][0] ?? "").join("").toUpperCase();
 }

@@ -3,18 +3,21 @@
 import { byId } from "./elements.js";
 import { ago, count } from "./format.js";
 
+const COMMANDS = ["pause", "resume", "stop"];
+
 export async function follow(page) {
   byId("live").hidden = false;
   page.state.isLive = true;
-  for (const command of ["pause", "resume", "stop"]) {
+  for (const command of COMMANDS) {
     byId(`run-${command}`).addEventListener("click", () => control(page, command));
   }
   try {
     await page.source.follow((event) => receive(page, event));
-    byId("live-state").textContent = "the viewer's server has ended";
+    byId("live-state").textContent = "the viewer has ended: `metropolis view` shows the run again";
   } catch (error) {
     byId("live-state").textContent = error.message;
   }
+  for (const command of COMMANDS) byId(`run-${command}`).hidden = true;
 }
 
 async function control(page, command) {
@@ -33,7 +36,7 @@ function receive(page, { side: index, meta, changed, status }) {
     page.describe();
   }
   for (const [name, numbers] of Object.entries(changed ?? {})) {
-    for (const number of numbers) page.chunks.forget(side.path(name, number));
+    for (const number of numbers) page.chunks.expire(side.path(name, number));
   }
   if (meta || changed) page.chunkArrived();
   if (status) show(status, page);

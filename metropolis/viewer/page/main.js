@@ -1,11 +1,13 @@
 // Starts the page: loads the sides, and connects state, views, panel and transport.
 
 import { Calls } from "./calls.js";
-import { CATEGORIES_TOLD_APART, category, leadColour, theme } from "./colours.js";
+import { CATEGORIES_TOLD_APART, category, theme } from "./colours.js";
 import { byId, element } from "./elements.js";
 import { count, modeName, plural, seconds, titleOf } from "./format.js";
 import { follow } from "./live.js";
 import { compare } from "./differences.js";
+import { listenToKeys } from "./keys.js";
+import { drawLegend } from "./legend.js";
 import { LeadScale, Moment } from "./moment.js";
 import { Panel } from "./panel.js";
 import { Side } from "./side.js";
@@ -81,8 +83,9 @@ class Page {
     byId("title").textContent = this.sides.map((side) => titleOf(side.meta)).join(" / ");
     const steps = meta.target && meta.target !== meta.steps ? `${count(meta.steps)} of ${count(meta.target)} steps` : plural(meta.steps, "step");
     const time = this.sides.length > 1 && !this.isBranch ? null : seconds(meta.end_s);
-    const parts = [plural(meta.agents.length, "agent"), steps, plural(meta.calls, "call"), time, meta.clock === "simulated" ? "simulated time" : null].filter((part) => part !== null);
-    byId("facts").textContent = [...parts, ...this.raceParts()].join(" · ");
+    const parts = [...this.raceParts(), plural(meta.agents.length, "agent"), steps, plural(meta.calls, "call"), time, meta.clock === "simulated" ? "simulated time" : null].filter((part) => part !== null);
+    byId("facts").textContent = parts.join(" · ");
+    byId("facts").title = byId("facts").textContent;
     const notes = this.sides.map((side) => side.meta.note).filter(Boolean);
     byId("note").textContent = [...new Set(notes)].join(" ");
   }
@@ -92,7 +95,7 @@ class Page {
     if (this.sides.length < 2 || this.isBranch) return [];
     const [fast, slow] = this.sides.map((side) => side.meta).sort((a, b) => a.end_s - b.end_s);
     if (!(fast.end_s > 0)) return [];
-    return [`${modeName(fast.mode)} takes ${seconds(fast.end_s)}, ${modeName(slow.mode)} ${seconds(slow.end_s)}: ${(slow.end_s / fast.end_s).toFixed(2)} times as fast`];
+    return [`${modeName(fast.mode)} is ${(slow.end_s / fast.end_s).toFixed(2)} times as fast: ${seconds(fast.end_s)}, ${modeName(slow.mode)} ${seconds(slow.end_s)}`];
   }
 
   open(name) {
@@ -109,7 +112,7 @@ class Page {
     }
     for (const each of Object.keys(VIEWS)) {
       byId(`view-${each}`).hidden = each !== name;
-      byId(`tab-${each}`).setAttribute("aria-selected", String(each === name));
+      byId(`tab-${each}`).setAttribute("aria-pressed", String(each === name));
     }
     if (name === "social") for (const view of this.views.social) view.read();
     this.invalidate();
@@ -130,7 +133,7 @@ class Page {
     this.panel.update("selected" in changes || "call" in changes || "view" in changes || "side" in changes);
     document.body.dataset.basis = state.basis;
     for (const name of Object.keys(VIEWS)) document.body.classList.toggle(`view-${name}`, name === state.view);
-    this.drawLegend();
+    drawLegend(this);
     this.invalidate();
   }
 
@@ -138,7 +141,7 @@ class Page {
     const { meta } = this.sides[index];
     const isOnly = this.sides.length === 1;
     const share = last ? moment.floor / last : 0;
-    const text = this.state.basis === "time" ? `${titleOf(meta)} — all agents have done ${count(moment.floor)} of ${plural(last, "step")} (${Math.floor(100 * share)} %)` : titleOf(meta);
+    const text = this.state.basis === "time" ? `${titleOf(meta)}: ${Math.floor(100 * share)} % · all agents have done ${count(moment.floor)} of ${plural(last, "step")}` : titleOf(meta);
     for (const views of Object.values(this.views)) {
       const { caption } = views[index];
       caption.hidden = isOnly;
@@ -192,41 +195,6 @@ class Page {
   functionColour(side, index) {
     const place = this.functionsByUse().indexOf(side.meta.functions[index]);
     return category(place < 0 ? CATEGORIES_TOLD_APART : place);
-  }
-
-  drawLegend() {
-    const legend = byId("legend");
-    const key = `${this.state.view} ${this.state.basis} ${this.leads.most} ${this.functionsByUse().slice(0, CATEGORIES_TOLD_APART).join()} ${this.functionsByUse().length}`;
-    if (key === this.legendKey) return;
-    this.legendKey = key;
-    const item = (colour, text, kind = "") => {
-      const mark = element("span", { class: `swatch ${kind}` });
-      mark.style.setProperty("--colour", colour);
-      return element("span", { class: "item" }, mark, text);
-    };
-    if (this.state.view === "calls") {
-      const functions = this.functionsByUse();
-      const named = functions.slice(0, CATEGORIES_TOLD_APART).map((name, index) => item(category(index), name, "square"));
-      const others = functions.slice(CATEGORIES_TOLD_APART);
-      if (others.length) named.push(item(category(CATEGORIES_TOLD_APART), others.length > 1 ? plural(others.length, "other function") : others[0], "square"));
-      legend.replaceChildren(...named);
-    } else if (this.state.view === "social") {
-      legend.replaceChildren(
-        element("span", { class: "item" }, "a wider line: they spoke more often"),
-        element("span", { class: "item" }, "news: the darker, the earlier an agent knew"),
-      );
-    } else if (this.state.basis === "time") {
-      const bar = element("span", { class: "scale" });
-      bar.style.background = `linear-gradient(to right, ${Array.from({ length: 11 }, (_, at) => leadColour(at / 10)).join(", ")})`;
-      legend.replaceChildren(
-        element("span", { class: "item" }, "at the floor", bar, `${count(this.leads.most)} steps ahead`),
-        item("var(--ink)", "runs"),
-        item("var(--ink)", "waits", "hollow"),
-        item("var(--alarm)", "waits for", "arrow"),
-      );
-    } else {
-      legend.replaceChildren(item("var(--accent)", "awake"), item("var(--quiet)", "asleep"), ...(this.isBranch ? [item("var(--alarm)", "differs", "hollow")] : []));
-    }
   }
 
   // --- what the reader does
@@ -320,12 +288,15 @@ class Page {
     byId("search").addEventListener("input", () => byId("search").value || this.clearSearch());
     byId("fit").addEventListener("click", () => this.refit());
     byId("theme").addEventListener("click", () => this.changeTheme());
+    byId("help").addEventListener("click", () => byId("keys").showModal());
     byId("waits").addEventListener("change", (event) => {
       this.showsWaits = event.target.checked;
       this.invalidate();
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
-    addEventListener("keydown", (event) => this.key(event));
+    for (const medium of ["(prefers-color-scheme: dark)", "print"]) matchMedia(medium).addEventListener("change", () => this.repaint());
+    addEventListener("beforeprint", () => this.repaintNow("light")); // paper is white
+    addEventListener("afterprint", () => this.repaintNow(remembered("theme", "")));
+    listenToKeys(this, VIEWS);
     const kept = remembered("theme", "");
     if (kept) document.documentElement.dataset.theme = kept;
     this.repaint();
@@ -334,6 +305,12 @@ class Page {
   refit() {
     this.state.set({ follows: false });
     for (const view of this.views[this.state.view]) view.fit();
+  }
+
+  repaintNow(name) {
+    document.documentElement.dataset.theme = name;
+    this.repaint();
+    this.draw();
   }
 
   changeTheme() {
@@ -347,50 +324,11 @@ class Page {
 
   repaint() {
     this.theme = theme();
+    drawLegend(this);
     this.transport.update();
     this.invalidate();
   }
-
-  key(event) {
-    const isTyping = /^(INPUT|TEXTAREA|SELECT)$/u.test(event.target.tagName) && event.target.type !== "range" && event.target.type !== "checkbox";
-    if (event.key === "Escape") {
-      if (this.state.call !== null) this.state.set({ call: null });
-      else this.select(this.state.side, null);
-      event.target.blur?.();
-      return;
-    }
-    if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-    const { state } = this;
-    const small = state.basis === "step" ? 1 : this.transport.end / 500;
-    const names = Object.keys(VIEWS);
-    const actions = {
-      " ": () => this.transport.toggle(),
-      ArrowLeft: () => this.moveTo(state.basis, state.at - small * (event.shiftKey ? 10 : 1)),
-      ArrowRight: () => this.moveTo(state.basis, state.at + small * (event.shiftKey ? 10 : 1)),
-      Home: () => this.moveTo(state.basis, 0),
-      End: () => this.moveTo(state.basis, this.transport.end),
-      ",": () => this.leap(-1),
-      ".": () => this.leap(1),
-      t: () => byId("by-time").disabled || this.setBasis(state.basis === "time" ? "step" : "time"),
-      f: () => state.selected !== null && this.follow(),
-      w: () => byId("waits").click(),
-      0: () => this.refit(),
-      "+": () => this.viewOn(state.side).stage.zoom(1.3),
-      "-": () => this.viewOn(state.side).stage.zoom(1 / 1.3),
-      "/": () => byId("search").focus(),
-      "?": () => byId("keys").showModal(),
-      n: () => this.select(state.side, ((state.selected ?? -1) + 1) % this.sides[state.side].agents),
-    };
-    for (const [at, name] of names.entries()) actions[String(at + 1)] = () => state.set({ view: name });
-    if (event.target.tagName === "BUTTON" && event.key === " ") return;
-    const action = actions[event.key];
-    if (action === undefined) return;
-    event.preventDefault();
-    action();
-  }
 }
-
-
 
 async function start() {
   const source = openSource();

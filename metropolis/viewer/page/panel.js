@@ -1,6 +1,7 @@
 // The panel beside the stage: a person, a call, results of a search, differences, meetings.
 
-import { element } from "./elements.js";
+import { differenceParts } from "./differences.js";
+import { element, keepFocus } from "./elements.js";
 import { count, plural, seconds, titleOf, worldTime } from "./format.js";
 import { FINISHED, WAITING } from "./moment.js";
 import { FAILED, WASTED } from "./side.js";
@@ -29,9 +30,12 @@ export class Panel {
     if (!force && key === this.key) return;
     this.key = key;
     const top = this.root.scrollTop;
-    this.root.replaceChildren(...this.content().filter((child) => child !== null));
+    const content = this.content().filter((child) => child !== null);
+    keepFocus(this.root, () => this.root.replaceChildren(...content));
     this.root.scrollTop = top;
     document.body.classList.toggle("has-panel", this.root.childElementCount > 0);
+    const near = this.root.querySelector(".near");
+    if (near !== null) scrollToPresent(near);
   }
 
   content() {
@@ -41,7 +45,7 @@ export class Panel {
     if (this.hits !== null) return this.searchParts(side);
     if (page.state.selected !== null) return this.personParts(side, page.state.selected);
     if (page.state.view === "social") return this.socialParts(side);
-    if (page.differences !== null) return this.differenceParts();
+    if (page.differences !== null) return differenceParts(page, this);
     return [];
   }
 
@@ -78,8 +82,8 @@ export class Panel {
         "div",
         { class: "actions" },
         element("button", { "aria-pressed": String(page.state.follows), onclick: () => page.follow() }, "Follow"),
-        element("button", { onclick: () => page.leap(-1) }, "◂ before"),
-        element("button", { onclick: () => page.leap(1) }, "after ▸"),
+        element("button", { onclick: () => page.leap(-1) }, "◂ previous"),
+        element("button", { onclick: () => page.leap(1) }, "next ▸"),
       ),
       this.callsOfStep(side, agent, step),
       this.momentParts(side, agent, step),
@@ -167,7 +171,7 @@ export class Panel {
       "section",
       {},
       element("h3", {}, "What it did, said and thought"),
-      element("ol", { class: "moments" }, ...shown.map((moment) => this.momentRow(side, moment, moment[0] > step))),
+      element("ol", { class: "moments near" }, ...shown.map((moment) => this.momentRow(side, moment, moment[0] > step))),
     );
   }
 
@@ -296,7 +300,7 @@ export class Panel {
 
   searchParts(side) {
     const { hits } = this;
-    const found = this.isSearching ? "searching…" : `${plural(hits.length, "moment")}`;
+    const found = this.isSearching ? "searching…" : plural(hits.length, "moment");
     return [
       this.heading(`“${this.query}”`, found, () => this.page.clearSearch()),
       element("ol", { class: "moments" }, ...hits.slice(0, HITS_MAX).map((moment) => this.momentRow(side, moment, false, true))),
@@ -311,12 +315,13 @@ export class Panel {
     if (social?.pairs === undefined) return [];
     const pairs = social.pairs();
     const input = element("input", { type: "search", placeholder: "a word, a name, an event", value: social.news?.words ?? "", "aria-label": "News" });
-    const form = element("form", { class: "news", onsubmit: (event) => this.go(event, () => social.trace(input.value.trim())) }, input, element("button", {}, "Follow it"));
+    const form = element("form", { class: "news", onsubmit: (event) => this.go(event, () => social.trace(input.value.trim())) }, input, element("button", {}, "Follow"));
     const until = this.page.moments[side.index].front;
     const heard = [...(social.news?.heard ?? [])].filter(([, { step }]) => step <= until).sort((a, b) => a[1].step - b[1].step);
+    if (social.meetings?.length === 0) return [this.heading("Who spoke to whom", "No speech is recorded.", null)];
     return [
-      this.heading("Who met whom", `until step ${count(until)} · ${plural(pairs.length, "pair")}`, null),
-      element("section", {}, element("h3", {}, "How news spread"), form, social.news ? element("p", { class: "quiet" }, `${plural(heard.length, "agent")} of ${count(side.agents)} said, heard or thought it`) : null),
+      this.heading("Who spoke to whom", `until step ${count(until)} · ${plural(pairs.length, "pair")}`, null),
+      element("section", {}, element("h3", {}, "How news spread"), form, social.news ? element("p", { class: "quiet", role: "status" }, `${plural(heard.length, "agent")} of ${count(side.agents)} said, heard or thought it`) : null),
       social.news
         ? element(
             "ol",
@@ -337,40 +342,20 @@ export class Panel {
         : element(
             "table",
             {},
+            element("tr", {}, element("th", { colspan: 2 }, "pair"), element("th", { class: "number" }, "times"), element("th", {}, "last")),
             ...pairs.slice(0, SHOWN_MAX).map(({ a, b, count: times, last }) =>
-              element("tr", {}, element("td", {}, this.nameLink(side, a)), element("td", {}, this.nameLink(side, b)), element("td", { class: "number" }, count(times)), element("td", { class: "quiet" }, worldTime(side, last))),
+              element("tr", {}, element("td", {}, this.nameLink(side, a)), element("td", {}, this.nameLink(side, b)), element("td", { class: "number" }, count(times)), element("td", { class: "when" }, worldTime(side, last))),
             ),
           ),
     ];
   }
+}
 
-  // --- differences of two branches
-
-  differenceParts() {
-    const { page } = this;
-    const { first, list, isComplete } = page.differences;
-    const [one, other] = page.sides;
-    const title = first === null ? (isComplete ? "No difference" : "Comparing…") : `They part at step ${count(first)}`;
-    return [
-      this.heading(title, first === null ? null : `${worldTime(one, first)} · ${plural(list.length, "difference")}${isComplete ? "" : " so far"}`, null),
-      element(
-        "ol",
-        { class: "moments" },
-        ...list.slice(0, HITS_MAX).map(({ step, agent, here, there }) =>
-          element(
-            "li",
-            { class: "difference" },
-            element(
-              "button",
-              { class: "row", onclick: () => page.show(0, agent, step) },
-              element("span", { class: "when" }, worldTime(one, step)),
-              element("span", { class: "grow" }, element("b", {}, one.meta.agents[agent]), element("span", { class: "text" }, ` ${here || "—"}`), element("br"), element("span", { class: "quiet" }, `${titleOf(other.meta)}: `), element("span", { class: "text" }, there || "—")),
-            ),
-          ),
-        ),
-      ),
-    ];
-  }
+// The last moment before the first later one stands at the bottom, which shows a part of that.
+function scrollToPresent(list) {
+  const later = list.querySelector(".later");
+  if (later === null) list.scrollTop = list.scrollHeight;
+  else list.scrollTop = later.offsetTop - list.clientHeight + Math.min(60, later.offsetHeight);
 }
 
 function normalised(answer) {

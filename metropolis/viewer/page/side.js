@@ -43,8 +43,9 @@ export class Side {
     const number = Math.floor(known / this.perChunk);
     const chunk = this.positionsChunk(number);
     if (chunk === null) return false;
-    const row = 2 * ((known - number * this.perChunk) * this.agents + agent);
-    if (row + 1 >= chunk.length) return false;
+    const rows = Math.floor(chunk.length / (2 * this.agents)); // of a run that goes on, a few less may be known
+    if (rows === 0) return false;
+    const row = 2 * (Math.min(known - number * this.perChunk, rows - 1) * this.agents + agent);
     into[at] = chunk[row];
     into[at + 1] = chunk[row + 1];
     return true;

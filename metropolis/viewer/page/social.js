@@ -1,8 +1,7 @@
 // Who met whom, and how a piece of news spread: agents on a circle, or where their graph puts them.
 
-import { Stage } from "./canvas.js";
+import { Stage, Taken, arrow, fitted, outlined } from "./canvas.js";
 import { leadColour } from "./colours.js";
-import { arrow } from "./town.js";
 import { layoutOf } from "./network.js";
 
 export class Social {
@@ -12,18 +11,30 @@ export class Social {
     this.meetings = null; // [step, from, to] in order of steps
     this.news = null; // {words, heard: Map(agent -> {step, from, text})}
     const { graph } = side.meta;
+    this.isCircle = !graph;
     this.places = graph ? layoutOf(side.agents, graph) : circle(side.agents);
     this.stage = new Stage(canvas, {
       draw: (context) => this.draw(context),
       onTap: (x, y) => page.select(side.index, this.agentAt(x, y)),
-      onView: (isFirst) => {
-        if (isFirst) this.fit();
+      onView: (isFirst, change) => {
+        if (isFirst || (change && this.isFitted)) this.fit();
+        this.isFitted = isFirst || Boolean(change && this.isFitted);
       },
     });
   }
 
+  // A circle becomes as wide as the names beside it let it.
   fit() {
-    this.stage.fit(-1.25, -1.15, 1.25, 1.15);
+    const { stage } = this;
+    stage.fit(-1.25, -1.15, 1.25, 1.15);
+    if (!this.isCircle) return;
+    const [across, down] = [stage.width / 2 - this.nameWidth - 20, stage.height / 2 - 32];
+    stage.scale = [Math.min(Math.max(30, across), 2 * Math.max(30, down)), Math.max(30, Math.min(down, 2 * across))];
+  }
+
+  // Pixels that names may have beside the circle.
+  get nameWidth() {
+    return Math.min(150, 0.27 * this.stage.width);
   }
 
   // Reads who spoke to whom, once; again when the run has grown.
@@ -111,10 +122,10 @@ export class Social {
     const most = Math.max(1, ...pairs.slice(0, 1).map((pair) => pair.count));
     const until = page.moments[side.index].front;
     context.lineCap = "round";
+    const isSelected = (...agents) => page.isSelectedOn(side) && agents.includes(page.state.selected);
     for (const { a, b, count } of pairs) {
-      const isSelected = page.isSelectedOn(side) && [a, b].includes(page.state.selected);
-      context.strokeStyle = isSelected ? theme.accent : theme.quiet;
-      context.globalAlpha = this.news ? 0.12 : isSelected ? 0.95 : 0.2 + 0.5 * (count / most);
+      context.strokeStyle = isSelected(a, b) ? theme.accent : theme.quiet;
+      context.globalAlpha = this.news ? 0.12 : isSelected(a, b) ? 0.95 : 0.2 + 0.5 * (count / most);
       context.lineWidth = 1 + 6 * Math.sqrt(count / most);
       context.beginPath();
       context.moveTo(...this.place(a));
@@ -123,25 +134,42 @@ export class Social {
     }
     context.globalAlpha = 1;
     if (this.news) this.drawNews(context, theme, until);
-    const radius = Math.max(3, Math.min(9, 220 / side.agents + 3));
+    const between = (2 * Math.PI * Math.min(...this.stage.scale)) / side.agents;
+    const radius = Math.max(1.5, Math.min(9, 220 / side.agents + 3, this.isCircle ? 0.42 * between : 9));
+    const knows = (agent) => this.news?.heard.get(agent)?.step <= until;
     for (let agent = 0; agent < side.agents; agent += 1) {
       const [x, y] = this.place(agent);
-      const known = this.news?.heard.get(agent);
-      const knows = known !== undefined && known.step <= until;
       context.beginPath();
       context.arc(x, y, radius, 0, 2 * Math.PI);
-      context.fillStyle = this.news ? (knows ? leadColour(known.step / Math.max(1, side.meta.steps)) : theme.panel) : theme.accent;
+      context.fillStyle = this.news ? (knows(agent) ? leadColour(this.news.heard.get(agent).step / Math.max(1, side.meta.steps)) : theme.panel) : theme.accent;
       context.fill();
-      context.strokeStyle = page.isSelectedOn(side) && page.state.selected === agent ? theme.alarm : theme.ink;
+      context.strokeStyle = isSelected(agent) ? theme.alarm : theme.ink;
       context.lineWidth = 1.2;
       context.stroke();
-      if (side.agents > 80) continue;
+    }
+    if (side.agents <= 80) this.drawNames(context, theme, radius, (agent) => isSelected(agent) || knows(agent));
+  }
+
+  // Of names that overlap, the first is shown, those of `isFirst` before others.
+  drawNames(context, theme, radius, isFirst) {
+    const { agents } = this.side.meta;
+    const taken = new Taken();
+    const order = [...agents.keys()].sort((a, b) => isFirst(b) - isFirst(a) || a - b);
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillStyle = theme.ink;
+    for (const agent of order) {
+      const [x, y] = this.place(agent);
       const outwards = Math.atan2(this.places[2 * agent + 1], this.places[2 * agent]);
-      context.font = `${knows ? 600 : 400} 12px system-ui, sans-serif`;
-      context.fillStyle = theme.ink;
-      context.textAlign = Math.cos(outwards) >= 0 ? "left" : "right";
-      context.textBaseline = "middle";
-      context.fillText(side.meta.agents[agent], x + (radius + 6) * Math.cos(outwards), y + (radius + 6) * Math.sin(outwards));
+      const [dx, dy] = [Math.cos(outwards), Math.sin(outwards)];
+      context.font = `${isFirst(agent) ? 600 : 400} 12px system-ui, sans-serif`;
+      const name = fitted(context, agents[agent], this.isCircle ? this.nameWidth + 10 : 160);
+      const { width } = context.measureText(name);
+      const isUpright = Math.abs(dx) < 0.12; // above and below the circle: in the middle
+      const [left, middle] = [x + (radius + 6) * dx - (isUpright ? width / 2 : dx < 0 ? width : 0), y + (radius + 8) * dy];
+      if (!taken.isFree(left, middle - 6, width, 12)) continue;
+      taken.take(left, middle - 6, width, 12);
+      outlined(context, name, left, middle, theme.paper);
     }
   }
 

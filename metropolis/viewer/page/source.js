@@ -84,31 +84,32 @@ export class Chunks {
   constructor(source, onLoad) {
     this.source = source;
     this.onLoad = onLoad;
-    this.kept = new Map(); // path -> {value, bytes}, in order of use
+    this.kept = new Map(); // path -> {value, bytes, isOld}, in order of use
     this.loading = new Map(); // path -> promise
     this.failed = new Map(); // path -> Error
+    this.expired = new Set(); // paths that changed while they were loaded
     this.bytes = 0;
   }
 
-  // The decoded chunk, or null while it is loaded; `onLoad` is called when it has come.
+  // The decoded chunk, or null while it is loaded; `onLoad` is called when it has come. Of a chunk
+  // that has changed, the old one until the new one has come.
   get(path, decode) {
     const found = this.kept.get(path);
     if (found !== undefined) {
       this.kept.delete(path);
       this.kept.set(path, found);
-      return found.value;
     }
-    if (!this.loading.has(path) && !this.failed.has(path)) {
+    if (found?.isOld !== false && !this.loading.has(path) && !this.failed.has(path)) {
       const tell = () => this.onLoad(path);
       this.load(path, decode).then(tell, tell);
     }
-    return null;
+    return found?.value ?? null;
   }
 
-  // A promise of the decoded chunk. One that could not be had is not asked for again, until `forget`.
+  // A promise of the decoded chunk. One that could not be had is not asked for again, until `expire`.
   load(path, decode) {
     const found = this.kept.get(path);
-    if (found !== undefined) return Promise.resolve(found.value);
+    if (found?.isOld === false) return Promise.resolve(found.value);
     if (this.failed.has(path)) return Promise.reject(this.failed.get(path));
     let promise = this.loading.get(path);
     if (promise === undefined) {
@@ -122,8 +123,9 @@ export class Chunks {
     try {
       const buffer = await this.source.bytes(path);
       const value = decode(buffer);
-      this.forget(path, false);
-      this.kept.set(path, { value, bytes: buffer.byteLength });
+      this.bytes -= this.kept.get(path)?.bytes ?? 0;
+      this.kept.delete(path);
+      this.kept.set(path, { value, bytes: buffer.byteLength, isOld: this.expired.delete(path) });
       this.bytes += buffer.byteLength;
       for (const [other, each] of this.kept) {
         if (this.bytes <= CHUNK_BYTES_MAX || other === path) break;
@@ -139,15 +141,12 @@ export class Chunks {
     }
   }
 
-  // Drop a chunk that has changed. `reload`: fetch it again at its next use.
-  forget(path, reload = true) {
+  // A chunk has changed: fetch it again at its next use.
+  expire(path) {
     const found = this.kept.get(path);
-    if (found !== undefined) this.bytes -= found.bytes;
-    this.kept.delete(path);
-    if (reload) {
-      this.loading.delete(path);
-      this.failed.delete(path);
-    }
+    if (found !== undefined) found.isOld = true;
+    if (this.loading.has(path)) this.expired.add(path);
+    this.failed.delete(path);
   }
 }
 

@@ -5,7 +5,6 @@ import { leadColour } from "./colours.js";
 import { count } from "./format.js";
 import { WAITING } from "./moment.js";
 
-const LEFT = 150;
 const TOP = 44;
 const RIGHT = 24;
 const ROW_MAX = 26;
@@ -24,6 +23,10 @@ export class Steps {
   }
 
   fit() {}
+
+  get left() {
+    return Math.min(150, 0.32 * this.stage.width);
+  }
 
   // Agents by lead, coupled ones together.
   order() {
@@ -52,9 +55,10 @@ export class Steps {
     const rowOf = new Int32Array(side.agents);
     order.forEach((agent, at) => (rowOf[agent] = at));
     const most = page.leads.most;
-    const x = (step) => LEFT + ((step - moment.floor) / most) * (stage.width - LEFT - RIGHT);
+    const { left } = this;
+    const x = (step) => left + ((step - moment.floor) / most) * (stage.width - left - RIGHT);
     const y = (agent) => TOP + (rowOf[agent] + 0.5) * row;
-    this.drawAxis(context, theme, moment, x);
+    this.drawAxis(context, theme, moment, x, left);
     const bar = Math.max(1, Math.min(12, row * 0.6));
     context.textBaseline = "middle";
     for (const agent of order) {
@@ -62,7 +66,7 @@ export class Steps {
       const waits = moment.status[agent] === WAITING;
       context.fillStyle = context.strokeStyle = leadColour(page.leads.share(lead));
       context.globalAlpha = waits ? 0.3 : 0.85;
-      context.fillRect(x(moment.floor), y(agent) - bar / 2, Math.max(1, x(moment.steps[agent]) - LEFT), bar);
+      context.fillRect(x(moment.floor), y(agent) - bar / 2, Math.max(3, x(moment.steps[agent]) - left), bar);
       context.globalAlpha = 1;
       if (row >= 5) {
         context.beginPath();
@@ -83,14 +87,14 @@ export class Steps {
         context.font = `${isSelected ? 700 : 400} 12px system-ui, sans-serif`;
         context.fillStyle = isSelected ? theme.accent : theme.ink;
         context.textAlign = "right";
-        context.fillText(fitted(context, side.meta.agents[agent], LEFT - 16), LEFT - 10, y(agent));
+        context.fillText(fitted(context, side.meta.agents[agent], left - 16), left - 10, y(agent));
       }
     }
     this.drawClusters(context, theme, moment, order, x, y);
     this.drawWaits(context, theme, moment, x, y);
   }
 
-  drawAxis(context, theme, moment, x) {
+  drawAxis(context, theme, moment, x, left) {
     const { stage } = this;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "alphabetic";
@@ -104,17 +108,17 @@ export class Steps {
       context.moveTo(x(step), TOP - 6);
       context.lineTo(x(step), stage.height - 10);
       context.stroke();
-      if (Math.abs(x(step) - LEFT) > 40) context.fillText(count(Math.round(step)), x(step), TOP - 12);
+      if (Math.abs(x(step) - left) > 56) context.fillText(count(Math.round(step)), x(step), TOP - 12);
     }
     context.strokeStyle = theme.ink;
     context.lineWidth = 2;
     context.beginPath();
-    context.moveTo(LEFT, TOP - 6);
-    context.lineTo(LEFT, stage.height - 10);
+    context.moveTo(left, TOP - 6);
+    context.lineTo(left, stage.height - 10);
     context.stroke();
     context.fillStyle = theme.ink;
     context.font = "600 11px system-ui, sans-serif";
-    context.fillText(`floor ${count(moment.floor)}`, LEFT, TOP - 12);
+    context.fillText(`floor ${count(moment.floor)}`, left, TOP - 12);
     context.textAlign = "right";
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = theme.quiet;
@@ -155,7 +159,10 @@ export class Steps {
       if (blocker < 0) continue;
       const [x0, y0] = [x(moment.steps[agent]) + 7, y(agent)];
       const [x1, y1] = [x(moment.steps[blocker]) + 7, y(blocker)];
-      const bend = Math.max(x0, x1) + 18 + Math.min(60, Math.abs(y1 - y0) / 5);
+      const furthest = Math.max(x0, x1);
+      // a curve reaches three quarters of the way to its bend: it stays on the canvas
+      const edge = (this.stage.width - 5 - furthest / 4) / 0.75;
+      const bend = Math.min(edge, furthest + 18 + Math.min(60, Math.abs(y1 - y0) / 5));
       context.beginPath();
       context.moveTo(x0, y0);
       context.bezierCurveTo(bend, y0, bend, y1, x1 + 5, y1);

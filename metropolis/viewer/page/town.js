@@ -1,15 +1,14 @@
 // The map: walls and places, agents at their own steps, their ways, what they say, who waits for whom.
 
-import { Stage, fitted, rounded, wrapped } from "./canvas.js";
+import { Stage, Taken, arrow, fitted, outlined, rounded } from "./canvas.js";
 import { isDark, leadColour } from "./colours.js";
 import { Fold } from "./fold.js";
 import { initials } from "./format.js";
 import { layoutOf } from "./network.js";
 import { FINISHED, WAITING } from "./moment.js";
+import { drawSpeech } from "./speech.js";
 
-const SPOKEN_STEPS = 6; // for how long speech is shown
 const WAY_STEPS = 30;
-const BUBBLES_MAX = 14;
 const NAMES_FROM = 9; // pixels of a tile
 const PLACES_FROM = 4;
 const OBJECTS_FROM = 22;
@@ -22,6 +21,7 @@ export class Town {
     const { map, graph } = side.meta;
     this.hops = graph ? layoutOf(side.agents, graph) : null;
     this.picture = null;
+    this.extent = [Infinity, Infinity, -Infinity, -Infinity]; // of a plane: x0, y0, x1, y1
     this.map = map;
     this.fold = map ? new Fold(map) : null;
     this.stage = new Stage(canvas, {
@@ -44,15 +44,26 @@ export class Town {
       this.stage.fit(-1.1, -1.1, 1.1, 1.1);
       return;
     }
-    const points = this.page.moments[this.side.index].positions;
-    let [x0, y0, x1, y1] = [Infinity, Infinity, -Infinity, -Infinity];
-    for (let at = 0; at < points.length; at += 2) {
-      x0 = Math.min(x0, points[at]);
-      x1 = Math.max(x1, points[at]);
-      y0 = Math.min(y0, points[at + 1]);
-      y1 = Math.max(y1, points[at + 1]);
-    }
+    this.isWider();
+    const [x0, y0, x1, y1] = this.extent;
     if (x0 <= x1) this.stage.fit(x0 - 4, y0 - 4, x1 + 5, y1 + 5);
+  }
+
+  // Without a map or graph: includes the places that are known now, and says whether they are more.
+  isWider() {
+    if (this.map || this.hops || !this.side.meta.counts.positions) return false;
+    const number = Math.min(Math.floor(this.page.moments[this.side.index].front / this.side.perChunk), this.side.meta.counts.positions - 1);
+    const points = this.side.positionsChunk(number);
+    if (points === null || this.included === points) return false;
+    this.included = points;
+    const before = this.extent.join();
+    for (let at = 0; at + 1 < points.length; at += 2) {
+      this.extent[0] = Math.min(this.extent[0], points[at]);
+      this.extent[1] = Math.min(this.extent[1], points[at + 1]);
+      this.extent[2] = Math.max(this.extent[2], points[at]);
+      this.extent[3] = Math.max(this.extent[3], points[at + 1]);
+    }
+    return this.extent.join() !== before;
   }
 
   viewed(isFirst, change) {
@@ -91,7 +102,7 @@ export class Town {
   }
 
   get radius() {
-    const most = this.side.agents > 300 ? 7 : 11;
+    const most = this.side.agents > 300 ? 7 : this.stage.scale[0] > 24 ? 14 : 11;
     if (this.hops) return Math.max(3, Math.min(most, 90 / Math.sqrt(this.side.agents)));
     return Math.max(this.side.agents > 300 ? 2.5 : 5, Math.min(most, 0.62 * this.stage.scale[0]));
   }
@@ -113,6 +124,8 @@ export class Town {
     const { page, side, stage } = this;
     const theme = page.theme;
     const moment = page.moments[side.index];
+    this.names = new Taken();
+    if (this.isFitted && this.isWider()) this.fit();
     if (page.state.follows && page.isSelectedOn(side)) {
       const [x, y] = this.place(page.state.selected);
       stage.offset[0] += stage.width / 2 - x;
@@ -124,8 +137,12 @@ export class Town {
     this.drawWaits(context, theme, moment);
     const order = [...moment.steps.keys()].sort((a, b) => moment.steps[a] - moment.steps[b]);
     for (const agent of order) if (moment.isKnown[agent] || this.hops) this.drawAgent(context, theme, moment, agent);
-    this.drawSpeech(context, theme, moment);
+    if (stage.scale[0] >= 1.6 * NAMES_FROM && !this.hops) {
+      for (const agent of order) if (moment.isKnown[agent] && this.isInside(...this.place(agent))) this.drawName(context, theme, agent, false);
+    }
+    this.label = null;
     if (page.isSelectedOn(side)) this.drawSelected(context, theme);
+    drawSpeech(context, theme, moment, this);
     if (this.hovered !== null) this.drawName(context, theme, this.hovered, true);
   }
 
@@ -151,7 +168,7 @@ export class Town {
       context.fillStyle = theme.quiet;
       for (const { name, x0, y0, x1, y1 } of map.objects ?? []) {
         const [cx, cy] = this.placeOf((x0 + x1) / 2, (y0 + y1) / 2);
-        if (this.isInside(cx, cy)) context.fillText(fitted(context, name, (x1 - x0 + 2) * scale), cx, cy);
+        if (this.isInside(cx, cy)) outlined(context, fitted(context, name, (x1 - x0 + 2) * scale), cx, cy, theme.area);
       }
     }
     this.drawPlaces(context, theme, scale);
@@ -174,18 +191,26 @@ export class Town {
       if (showsRooms && room) {
         context.font = "11px system-ui, sans-serif";
         context.fillStyle = theme.quiet;
-        this.drawPlace(context, room, area, scale, (area.y0 + area.y1 + 1) / 2);
+        const [x, y] = this.placeOf((area.x0 + area.x1) / 2, (area.y0 + area.y1) / 2);
+        if (this.isInside(x, y)) outlined(context, fitted(context, room, (area.x1 - area.x0 + 3) * scale), x, y, theme.area);
       }
     }
     context.font = "600 11px system-ui, sans-serif";
     context.fillStyle = theme.quiet;
-    for (const box of buildings.values()) this.drawPlace(context, box.name, box, scale, box.y0 - 1.9);
-  }
-
-  drawPlace(context, name, box, scale, y) {
-    const [cx, cy] = this.placeOf((box.x0 + box.x1) / 2, y - 0.5);
-    if (!this.isInside(cx, cy)) return;
-    context.fillText(fitted(context, name, (box.x1 - box.x0 + 3) * scale), cx, cy);
+    // those that have room first; the names of small buildings may reach beyond these
+    const taken = new Taken();
+    for (const box of [...buildings.values()].sort((a, b) => b.x1 - b.x0 - (a.x1 - a.x0))) {
+      const [x, wall] = this.placeOf((box.x0 + box.x1) / 2, box.y0 - 1.5);
+      const y = wall - 8;
+      let { name } = box;
+      let { width } = context.measureText(name);
+      if (!taken.isFree(x - width / 2, y - 7, width, 14)) {
+        width = (box.x1 - box.x0 + 3) * scale;
+        name = fitted(context, name, width);
+      }
+      taken.take(x - width / 2, y - 7, width, 14);
+      if (this.isInside(x, y)) outlined(context, name, x, y, theme.floor);
+    }
   }
 
   isInside(x, y) {
@@ -273,7 +298,7 @@ export class Town {
     context.globalAlpha = 1;
     if (waits) {
       context.beginPath();
-      context.arc(x, y, radius * 0.62, 0, 2 * Math.PI);
+      context.arc(x, y, radius - Math.max(1.9, 0.22 * radius), 0, 2 * Math.PI);
       context.fillStyle = theme.panel;
       context.fill();
     }
@@ -287,7 +312,7 @@ export class Town {
     if (radius >= 8) {
       const share = moment.basis === "time" ? this.page.leads.share(moment.steps[agent] - moment.floor) : 0;
       context.fillStyle = waits || isOver ? theme.ink : isDark(share) ? "#fff" : "#111";
-      context.font = `600 ${Math.round(radius * 0.95)}px system-ui, sans-serif`;
+      context.font = `600 ${Math.round(radius * (waits ? 0.78 : 0.9))}px system-ui, sans-serif`;
       context.textAlign = "center";
       context.textBaseline = "middle";
       context.fillText(initials(this.side.meta.agents[agent]), x, y + 0.5);
@@ -299,9 +324,8 @@ export class Town {
         context.textAlign = "center";
         context.textBaseline = "middle";
         context.fillStyle = theme.ink;
-        context.fillText(doing.emoji, x + radius * 1.3, y - radius * 1.3);
+        context.fillText(doing.emoji, x + radius * 1.35, y - radius * 1.35);
       }
-      if (this.stage.scale[0] >= 1.6 * NAMES_FROM) this.drawName(context, theme, agent, false);
     }
   }
 
@@ -309,23 +333,33 @@ export class Town {
     const moment = this.page.moments[this.side.index];
     const [x, y] = this.place(agent);
     const name = this.side.meta.agents[agent];
-    const label = isProminent ? this.side.doing(agent, moment.steps[agent])?.label : null;
+    const label = isProminent && this.stage.width > 480 ? this.side.doing(agent, moment.steps[agent])?.label : null;
     const lines = label ? [name, label] : [name];
     context.font = "600 12px system-ui, sans-serif";
     const width = Math.min(260, Math.max(...lines.map((line) => context.measureText(line).width)));
-    if (isProminent) {
-      context.fillStyle = theme.bubble;
-      context.globalAlpha = 0.94;
-      rounded(context, x - width / 2 - 7, y + this.radius + 4, width + 14, 17 * lines.length + 6, 6);
-      context.fill();
-      context.globalAlpha = 1;
-    }
     context.textAlign = "center";
     context.textBaseline = "top";
+    let top = y + this.radius + 8;
+    if (!isProminent) {
+      // agents at one place: their names stand below each other
+      while (!this.names.isFree(x - width / 2, top, width, 14)) top += 15;
+      this.names.take(x - width / 2, top, width, 14);
+      context.fillStyle = theme.ink;
+      outlined(context, name, x, top, theme.floor);
+      return;
+    }
+    const middle = Math.min(Math.max(x, width / 2 + 10), this.stage.width - width / 2 - 10);
+    context.fillStyle = theme.bubble;
+    context.strokeStyle = theme.line;
+    context.lineWidth = 1;
+    this.label = [middle - width / 2 - 7, top - 4, width + 14, 17 * lines.length + 6]; // speech leaves it free
+    rounded(context, ...this.label, 6);
+    context.fill();
+    context.stroke();
     lines.forEach((line, row) => {
       context.font = `${row ? 400 : 600} 12px system-ui, sans-serif`;
       context.fillStyle = row ? theme.quiet : theme.ink;
-      context.fillText(fitted(context, line, 260), x, y + this.radius + 8 + 17 * row);
+      context.fillText(fitted(context, line, 260), middle, top + 17 * row);
     });
   }
 
@@ -337,54 +371,6 @@ export class Town {
     context.lineWidth = 2.5;
     context.stroke();
     this.drawName(context, theme, this.page.state.selected, true);
-  }
-
-  // What is said now, newest first, where there is room.
-  drawSpeech(context, theme, moment) {
-    const said = [];
-    for (let agent = 0; agent < this.side.agents; agent += 1) {
-      const step = moment.steps[agent];
-      const [x, y] = this.place(agent);
-      if (!this.isInside(x, y)) continue;
-      for (const [at, , kind, text] of this.side.momentsOf(agent, step - SPOKEN_STEPS, step)) {
-        if (kind === "says") said.push({ agent, age: step - at, text, x, y });
-      }
-    }
-    said.sort((a, b) => a.age - b.age);
-    const taken = [];
-    const spoke = new Set();
-    context.font = "12px system-ui, sans-serif";
-    for (const { agent, age, text, x, y } of said) {
-      if (spoke.has(agent) || taken.length === BUBBLES_MAX) continue;
-      const lines = wrapped(context, text, 190, 3);
-      const width = Math.max(...lines.map((line) => context.measureText(line).width)) + 16;
-      const height = 15 * lines.length + 10;
-      const left = Math.min(Math.max(4, x - width / 2), this.stage.width - width - 4);
-      const top = y - this.radius - height - 9;
-      const overlaps = taken.some(
-        ([l, t, w, h]) => left < l + w && l < left + width && top < t + h && t < top + height,
-      );
-      if (overlaps) continue;
-      spoke.add(agent);
-      taken.push([left, top, width, height]);
-      context.globalAlpha = Math.max(0.35, 1 - age / (SPOKEN_STEPS + 1));
-      context.fillStyle = theme.bubble;
-      context.strokeStyle = theme.line;
-      context.lineWidth = 1;
-      rounded(context, left, top, width, height, 7);
-      context.fill();
-      context.stroke();
-      context.beginPath();
-      context.moveTo(x - 4, top + height - 0.5);
-      context.lineTo(x, top + height + 6);
-      context.lineTo(x + 4, top + height - 0.5);
-      context.fill();
-      context.fillStyle = theme.ink;
-      context.textAlign = "left";
-      context.textBaseline = "top";
-      lines.forEach((line, row) => context.fillText(line, left + 8, top + 6 + 15 * row));
-      context.globalAlpha = 1;
-    }
   }
 }
 
@@ -407,20 +393,4 @@ function pictureOf(map, theme) {
     });
   });
   return canvas;
-}
-
-export function arrow(context, [x0, y0], [x1, y1], gap) {
-  const length = Math.hypot(x1 - x0, y1 - y0);
-  if (length < 2 * gap) return;
-  const [ux, uy] = [(x1 - x0) / length, (y1 - y0) / length];
-  const [ax, ay, bx, by] = [x0 + gap * ux, y0 + gap * uy, x1 - gap * ux, y1 - gap * uy];
-  context.beginPath();
-  context.moveTo(ax, ay);
-  context.lineTo(bx, by);
-  context.stroke();
-  context.beginPath();
-  context.moveTo(bx, by);
-  context.lineTo(bx - 7 * ux - 3.5 * uy, by - 7 * uy + 3.5 * ux);
-  context.lineTo(bx - 7 * ux + 3.5 * uy, by - 7 * uy - 3.5 * ux);
-  context.fill();
 }

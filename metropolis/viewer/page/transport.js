@@ -77,8 +77,9 @@ export class Transport {
     const { state } = page;
     const moment = page.moments[state.side];
     const side = page.sides[state.side];
+    if (state.basis === "time" && page.sides.length > 1) return `${seconds(state.at)} of ${seconds(this.end)}`; // the rest is in the captions
     if (state.basis === "step") return `step ${count(moment.floor)} of ${count(side.meta.steps)} · ${worldTime(side, moment.floor)}`;
-    return `${seconds(state.at)} of ${seconds(this.end)} · floor ${count(moment.floor)} (${worldTime(side, moment.floor)}) · ${plural(moment.lead, "step")} of lead`;
+    return `${seconds(state.at)} of ${seconds(this.end)} · floor ${count(moment.floor)} (${worldTime(side, moment.floor)}) · lead ${plural(moment.lead, "step")}`;
   }
 
   // Calls over the whole run, behind the slider.

@@ -1,0 +1,100 @@
+// Strips below the calls: calls in flight, the instances' batches and KV, the skew, and the tokens so far.
+
+import { fitted } from "./canvas.js";
+import { category } from "./colours.js";
+import { count } from "./format.js";
+
+export const STRIP = 46; // pixels
+// `at`: which of `measured`; `rank`: 0 is left out last.
+export const STRIPS = [
+  { name: "calls in flight", at: 0, rank: 0 },
+  { name: "batch by instance", at: 1, rank: 2 },
+  { name: "KV tokens by instance", at: 2, rank: 3 },
+  { name: "skew, steps", at: 3, rank: 1 },
+  { name: "tokens so far", at: 4, rank: 4 },
+];
+
+// The values of every strip at each pixel.
+export function measured(side, from, to, width) {
+  const perPixel = (to - from) / width;
+  const instances = Math.max(1, Math.min(8, side.meta.instances || 1));
+  const flight = new Float64Array(width + 1);
+  const batch = Array.from({ length: instances }, () => new Float64Array(width + 1));
+  const kv = Array.from({ length: instances }, () => new Float64Array(width + 1));
+  const tokens = new Float64Array(width + 1);
+  const place = (time) => Math.min(width, Math.max(0, Math.floor((time - from) / perPixel)));
+  for (const calls of side.callsBetween(-Infinity, to)) {
+    for (let row = 0; row < calls.count; row += 1) {
+      const sent = calls.sent[row];
+      if (sent > to) break;
+      const ended = Number.isNaN(calls.completed[row]) ? side.meta.end_s : calls.completed[row];
+      if (ended < to + perPixel) tokens[Math.min(width - 1, place(ended))] += calls.prompt[row] + calls.output[row];
+      if (ended < from) continue;
+      flight[place(sent)] += 1;
+      flight[place(ended)] -= 1;
+      const started = Number.isNaN(calls.started[row]) ? sent : calls.started[row];
+      const instance = Math.max(0, calls.instance[row]);
+      if (instance >= instances) continue;
+      batch[instance][place(started)] += 1;
+      batch[instance][place(ended)] -= 1;
+      const held = calls.prompt[row] + calls.output[row];
+      kv[instance][place(started)] += held;
+      kv[instance][place(ended)] -= held;
+    }
+  }
+  for (const line of [flight, ...batch, ...kv, tokens]) {
+    for (let at = 1; at <= width; at += 1) line[at] += line[at - 1];
+  }
+  const within = (lines) => lines.map((line) => line.subarray(0, width));
+  return [within([flight]), within(batch), within(kv), [skew(side, from, to, width)], within([tokens])];
+}
+
+// Steps from the last agent to the first, at each pixel.
+function skew(side, from, to, width) {
+  const every = Math.max(1, Math.ceil((side.agents * width) / 60_000));
+  const steps = new Int32Array(side.agents);
+  const line = new Float64Array(width);
+  for (let x = 0; x < width; x += every) {
+    const floor = side.stepsAt(from + ((to - from) * x) / width, steps);
+    let front = 0;
+    for (const step of steps) if (step > front) front = step;
+    line.fill(front - floor, x, Math.min(width, x + every));
+  }
+  return line;
+}
+
+// A line for each of `lines`, on one scale; their numbers in their colours, if there are several.
+export function drawStrip(context, theme, { name }, lines, left, top) {
+  let most = 0;
+  for (const line of lines) for (const value of line) if (value > most) most = value;
+  context.font = "11px system-ui, sans-serif";
+  context.textAlign = "right";
+  context.textBaseline = "top";
+  context.fillStyle = theme.ink;
+  context.fillText(fitted(context, name, left - 12), left - 10, top + 2);
+  context.fillStyle = theme.quiet;
+  context.fillText(`up to ${count(Math.round(most))}`, left - 10, top + 16);
+  context.fillStyle = theme.area;
+  context.fillRect(left, top, lines[0].length, STRIP);
+  const isOnly = lines.length === 1;
+  lines.forEach((line, index) => {
+    context.strokeStyle = context.fillStyle = isOnly ? theme.accent : category(index);
+    if (!isOnly) {
+      const x = left - 12 - 14 * (lines.length - 1 - index);
+      context.fillRect(x - 11, top + 33, 13, 2);
+      context.fillStyle = theme.ink;
+      context.fillText(String(index), x, top + 36);
+    }
+    context.beginPath();
+    line.forEach((value, x) => context.lineTo(left + x, top + STRIP - (most ? (value / most) * (STRIP - 3) : 0)));
+    context.lineWidth = 1.2;
+    context.stroke();
+    if (!isOnly) return;
+    context.lineTo(left + line.length - 1, top + STRIP);
+    context.lineTo(left, top + STRIP);
+    context.globalAlpha = 0.3;
+    context.fillStyle = theme.accent;
+    context.fill();
+    context.globalAlpha = 1;
+  });
+}
