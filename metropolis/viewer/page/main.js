@@ -45,6 +45,9 @@ class Page {
     this.isBranch = sides.length > 1 && kinds.some((meta) => meta.forked || meta.kind === "run");
     this.state.basis = hasTimes && !this.isBranch ? "time" : "step";
     byId("by-time").disabled = !hasTimes;
+    // not at the very beginning, when little has happened; branches where they part
+    const parts = kinds.find((meta) => meta.forked)?.forked.step ?? Math.floor(this.transport.end / 3);
+    this.state.at = this.state.basis === "step" ? Math.min(parts, this.transport.end) : this.transport.end / 3;
     document.body.classList.toggle("two", sides.length > 1);
     this.describe();
     this.listen();
