@@ -211,8 +211,8 @@ def test_a_branch_is_shown_beside_its_run(
     page.evaluate("step => metropolis.moveTo('step', step + 30)", differences["first"])
     until(page, "metropolis.chunks.loading.size === 0")
     marked = page.evaluate(
-        """() => { const m = metropolis.moments[0]; let count = 0;
-          for (let a = 0; a < metropolis.sides[0].agents; a += 1) count += metropolis.differs(a, m);
+        """() => { const m = metropolis.moments[0], side = metropolis.sides[0]; let count = 0;
+          for (let a = 0; a < side.agents; a += 1) count += metropolis.differs(side, a, m);
           return count; }"""
     )
     assert marked > 0

@@ -37,7 +37,8 @@ export class Calls {
   }
 
   get strips() {
-    return ["calls in flight", "batch by instance", "KV tokens by instance", "skew, steps", "tokens so far"];
+    const ofInstances = this.side.meta.instances ? ["batch by instance", "KV tokens by instance"] : [];
+    return ["calls in flight", ...ofInstances, "skew, steps", "tokens so far"];
   }
 
   fit() {
@@ -99,7 +100,7 @@ export class Calls {
       for (let at = calls.offsets[agent]; at < calls.offsets[agent + 1]; at += 1) {
         const row = calls.order[at];
         if (calls.sent[row] - slack > time) break;
-        if (calls.completed[row] + slack >= time) best = { calls, row };
+        if (calls.ended[row] + slack >= time) best = { calls, row };
       }
     }
     return best;
@@ -135,7 +136,7 @@ export class Calls {
   // All that does not depend on the moment, kept until the view or the data change.
   picture() {
     const { page, side, stage } = this;
-    const selected = page.isSelectedOn(side) ? page.state.selected : null;
+    const selected = page.selectedOn(side);
     const key = [...stage.offset, ...stage.scale, stage.canvas.width, stage.canvas.height, page.version, selected, page.theme.paper].join();
     if (this.kept?.key === key) return this.kept.canvas;
     const canvas = this.kept?.canvas ?? document.createElement("canvas");
@@ -195,7 +196,7 @@ export class Calls {
     for (let agent = 0; agent < side.agents; agent += 1) {
       const y = stage.toY(agent + 0.5);
       if (y < TOP - row || y > this.bottom + row) continue;
-      const isSelected = page.isSelectedOn(side) && page.state.selected === agent;
+      const isSelected = page.selectedOn(side) === agent;
       context.font = `${isSelected ? 700 : 400} 12px system-ui, sans-serif`;
       context.fillStyle = isSelected ? theme.accent : theme.ink;
       context.fillText(fitted(context, side.meta.agents[agent], LEFT - 16), LEFT - 10, y);
@@ -223,7 +224,7 @@ export class Calls {
           const call = calls.order[at];
           const sent = calls.sent[call];
           if (sent > to) break;
-          const ended = Number.isNaN(calls.completed[call]) ? side.meta.end_s : calls.completed[call];
+          const ended = calls.ended[call];
           if (ended < from) continue;
           const right = stage.toX(ended);
           if (right <= covered) continue;
@@ -280,7 +281,7 @@ export class Calls {
         if (lines.length === 1) {
           context.lineTo(LEFT + line.length, top + STRIP);
           context.globalAlpha = 0.35;
-          context.fillStyle = number === 3 ? leadColour(0.3) : theme.accent;
+          context.fillStyle = name === "skew, steps" ? leadColour(0.3) : theme.accent;
           context.fill();
           context.globalAlpha = 1;
         }
@@ -295,7 +296,7 @@ export class Calls {
   measured(from, to, width) {
     const { side } = this;
     const perPixel = (to - from) / width;
-    const instances = Math.max(1, Math.min(8, side.meta.instances || 1));
+    const instances = Math.min(8, side.meta.instances);
     const flight = new Float64Array(width + 1);
     const batch = Array.from({ length: instances }, () => new Float64Array(width + 1));
     const kv = Array.from({ length: instances }, () => new Float64Array(width + 1));
@@ -305,14 +306,14 @@ export class Calls {
       for (let row = 0; row < calls.count; row += 1) {
         const sent = calls.sent[row];
         if (sent > to) break;
-        const ended = Number.isNaN(calls.completed[row]) ? side.meta.end_s : calls.completed[row];
+        const ended = calls.ended[row];
         if (ended < to + perPixel) tokens[Math.min(width - 1, place(ended))] += calls.prompt[row] + calls.output[row];
         if (ended < from) continue;
         flight[place(sent)] += 1;
         flight[place(ended)] -= 1;
         const started = Number.isNaN(calls.started[row]) ? sent : calls.started[row];
-        const instance = Math.max(0, calls.instance[row]);
-        if (instance >= instances) continue;
+        const instance = calls.instance[row];
+        if (instance < 0 || instance >= instances) continue; // not known, or beyond those shown
         batch[instance][place(started)] += 1;
         batch[instance][place(ended)] -= 1;
         const held = calls.prompt[row] + calls.output[row];
@@ -323,7 +324,8 @@ export class Calls {
     for (const line of [flight, ...batch, ...kv, tokens]) {
       for (let at = 1; at <= width; at += 1) line[at] += line[at - 1];
     }
-    return [[flight.subarray(0, width)], batch.map((line) => line.subarray(0, width)), kv.map((line) => line.subarray(0, width)), [this.skew(from, to, width)], [tokens.subarray(0, width)]];
+    const cut = (lines) => lines.map((line) => line.subarray(0, width));
+    return [cut([flight]), ...(instances ? [cut(batch), cut(kv)] : []), [this.skew(from, to, width)], cut([tokens])];
   }
 
   // Steps from the last agent to the first, at each pixel.

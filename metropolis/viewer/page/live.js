@@ -1,5 +1,6 @@
 // Follows a run that goes on: new chunks, the numbers of the run, and its controls.
 
+import { compare } from "./differences.js";
 import { byId } from "./elements.js";
 import { ago, count } from "./format.js";
 
@@ -26,15 +27,17 @@ async function control(page, command) {
   }
 }
 
-function receive(page, { side: index, meta, changed, status }) {
-  const side = page.sides[index ?? 0];
+export function receive(page, { side: index, meta, changed, status, error }) {
+  const side = page.sides[index];
+  if (error) byId("live-state").textContent = error;
   if (meta) {
     side.update(meta);
     page.describe();
   }
   for (const [name, numbers] of Object.entries(changed ?? {})) {
-    for (const number of numbers) page.chunks.forget(side.path(name, number));
+    for (const number of numbers) page.chunks.renew(side.path(name, number));
   }
+  if (page.isBranch && changed?.moments) compare(page);
   if (meta || changed) page.chunkArrived();
   if (status) show(status, page);
 }

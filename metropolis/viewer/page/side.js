@@ -10,6 +10,7 @@ export class Side {
     this.index = index;
     this.chunks = chunks;
     this.hints = new Int32Array(meta.agents.length);
+    this.numbers = new Map(meta.agents.map((name, agent) => [name, agent]));
     this.update(meta);
   }
 
@@ -33,7 +34,7 @@ export class Side {
   // --- positions, by step
 
   positionsChunk(number) {
-    return this.chunks.get(this.path("positions", number), (buffer) => new Float32Array(buffer));
+    return this.chunks.get(this.path("positions", number), asPositions);
   }
 
   // Whether `into` ([x, y], from `at` on) now has the position of an agent at the beginning of a step.
@@ -43,11 +44,20 @@ export class Side {
     const number = Math.floor(known / this.perChunk);
     const chunk = this.positionsChunk(number);
     if (chunk === null) return false;
-    const row = 2 * ((known - number * this.perChunk) * this.agents + agent);
-    if (row + 1 >= chunk.length) return false;
+    const rows = chunk.length / (2 * this.agents); // fewer while the chunk is fetched again
+    const row = 2 * (Math.min(known - number * this.perChunk, rows - 1) * this.agents + agent);
     into[at] = chunk[row];
     into[at + 1] = chunk[row + 1];
     return true;
+  }
+
+  // A promise of the positions of all agents at the beginning of a step that is recorded.
+  async positionsAt(step) {
+    const number = Math.floor(step / this.perChunk);
+    const path = this.path("positions", number);
+    const chunk = this.chunks.kept.get(path)?.isNew ? this.positionsChunk(number) : await this.chunks.load(path, asPositions);
+    const row = 2 * this.agents * (step - number * this.perChunk);
+    return chunk.subarray(row, row + 2 * this.agents);
   }
 
   // --- executions, by step and time
@@ -245,6 +255,8 @@ export class Side {
   }
 }
 
+const asPositions = (buffer) => new Float32Array(buffer);
+
 function decodedCalls(buffer, agents) {
   const count = new Int32Array(buffer, 0, 1)[0];
   let at = 4;
@@ -259,6 +271,9 @@ function decodedCalls(buffer, agents) {
   }
   for (const name of ["sent", "started", "completed"]) calls[name] = column(Float32Array);
   for (const name of ["prompt", "output", "flags"]) calls[name] = column(Int32Array);
+  // of a call that failed or was cut off the end is not recorded: it is a mark where it was known last
+  const known = (row) => (Number.isNaN(calls.started[row]) ? calls.sent[row] : calls.started[row]);
+  calls.ended = calls.completed.map((time, row) => (Number.isNaN(time) ? known(row) : time));
   // rows by agent, in order of sending: offsets[a] … offsets[a + 1] of `order`
   const offsets = new Int32Array(agents + 1);
   for (let row = 0; row < count; row += 1) offsets[calls.agent[row] + 1] += 1;

@@ -1,4 +1,5 @@
-// Who met whom, and how a piece of news spread: agents on a circle, or where their graph puts them.
+// Who met whom, and how a piece of news spread: agents on a circle, or, of a graph with a node for
+// each, where that puts them.
 
 import { Stage } from "./canvas.js";
 import { leadColour } from "./colours.js";
@@ -12,7 +13,7 @@ export class Social {
     this.meetings = null; // [step, from, to] in order of steps
     this.news = null; // {words, heard: Map(agent -> {step, from, text})}
     const { graph } = side.meta;
-    this.places = graph ? layoutOf(side.agents, graph) : circle(side.agents);
+    this.places = graph?.nodes === side.agents ? layoutOf(side.agents, graph.edges) : circle(side.agents);
     this.stage = new Stage(canvas, {
       draw: (context) => this.draw(context),
       onTap: (x, y) => page.select(side.index, this.agentAt(x, y)),
@@ -75,10 +76,11 @@ export class Social {
 
   // The pairs that met until now: "a,b" -> {a, b, count, last}.
   pairs() {
-    const until = this.page.moments[this.side.index].front;
+    const { front, steps } = this.page.moments[this.side.index];
     const found = new Map();
     for (const [step, from, to] of this.meetings ?? []) {
-      if (step > until) break;
+      if (step > front) break;
+      if (step > steps[from]) continue; // it has not come to that step yet
       const [a, b] = from < to ? [from, to] : [to, from];
       const pair = found.get(`${a},${b}`) ?? { a, b, count: 0, last: 0 };
       pair.count += 1;
@@ -86,6 +88,12 @@ export class Social {
       found.set(`${a},${b}`, pair);
     }
     return [...found.values()].sort((one, other) => other.count - one.count);
+  }
+
+  // Whether an agent knows the news by now.
+  knows(agent) {
+    const { steps } = this.page.moments[this.side.index];
+    return (this.news?.heard.get(agent)?.step ?? Infinity) <= steps[agent];
   }
 
   place(agent) {
@@ -109,10 +117,10 @@ export class Social {
     }
     const pairs = this.pairs();
     const most = Math.max(1, ...pairs.slice(0, 1).map((pair) => pair.count));
-    const until = page.moments[side.index].front;
+    const selected = page.selectedOn(side);
     context.lineCap = "round";
     for (const { a, b, count } of pairs) {
-      const isSelected = page.isSelectedOn(side) && [a, b].includes(page.state.selected);
+      const isSelected = [a, b].includes(selected);
       context.strokeStyle = isSelected ? theme.accent : theme.quiet;
       context.globalAlpha = this.news ? 0.12 : isSelected ? 0.95 : 0.2 + 0.5 * (count / most);
       context.lineWidth = 1 + 6 * Math.sqrt(count / most);
@@ -122,17 +130,17 @@ export class Social {
       context.stroke();
     }
     context.globalAlpha = 1;
-    if (this.news) this.drawNews(context, theme, until);
+    if (this.news) this.drawNews(context, theme);
     const radius = Math.max(3, Math.min(9, 220 / side.agents + 3));
     for (let agent = 0; agent < side.agents; agent += 1) {
       const [x, y] = this.place(agent);
       const known = this.news?.heard.get(agent);
-      const knows = known !== undefined && known.step <= until;
+      const knows = this.knows(agent);
       context.beginPath();
       context.arc(x, y, radius, 0, 2 * Math.PI);
       context.fillStyle = this.news ? (knows ? leadColour(known.step / Math.max(1, side.meta.steps)) : theme.panel) : theme.accent;
       context.fill();
-      context.strokeStyle = page.isSelectedOn(side) && page.state.selected === agent ? theme.alarm : theme.ink;
+      context.strokeStyle = selected === agent ? theme.alarm : theme.ink;
       context.lineWidth = 1.2;
       context.stroke();
       if (side.agents > 80) continue;
@@ -145,11 +153,11 @@ export class Social {
     }
   }
 
-  drawNews(context, theme, until) {
+  drawNews(context, theme) {
     context.strokeStyle = context.fillStyle = theme.accent;
     context.lineWidth = 2;
-    for (const [agent, { step, from }] of this.news.heard) {
-      if (from !== null && step <= until) arrow(context, this.place(from), this.place(agent), 11);
+    for (const [agent, { from }] of this.news.heard) {
+      if (from !== null && this.knows(agent)) arrow(context, this.place(from), this.place(agent), 11);
     }
   }
 }

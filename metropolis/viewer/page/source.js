@@ -90,64 +90,65 @@ export class Chunks {
     this.bytes = 0;
   }
 
-  // The decoded chunk, or null while it is loaded; `onLoad` is called when it has come.
+  // The decoded chunk; while it is loaded the one before, or null. `onLoad` is called when it has come.
   get(path, decode) {
     const found = this.kept.get(path);
     if (found !== undefined) {
       this.kept.delete(path);
       this.kept.set(path, found);
-      return found.value;
     }
-    if (!this.loading.has(path) && !this.failed.has(path)) {
+    if (!(found?.isNew || this.loading.has(path) || this.failed.has(path))) {
       const tell = () => this.onLoad(path);
       this.load(path, decode).then(tell, tell);
     }
-    return null;
+    return found?.value ?? null;
   }
 
-  // A promise of the decoded chunk. One that could not be had is not asked for again, until `forget`.
+  // A promise of the decoded chunk. One that could not be had is not asked for again, until `renew`.
   load(path, decode) {
     const found = this.kept.get(path);
-    if (found !== undefined) return Promise.resolve(found.value);
+    if (found?.isNew) return Promise.resolve(found.value);
     if (this.failed.has(path)) return Promise.reject(this.failed.get(path));
     let promise = this.loading.get(path);
     if (promise === undefined) {
-      promise = this.fetched(path, decode);
+      promise = this.fetched(path, decode, () => this.loading.get(path) === promise);
       this.loading.set(path, promise);
     }
     return promise;
   }
 
-  async fetched(path, decode) {
+  // `isLast()`: whether the chunk has not changed since it was asked for.
+  async fetched(path, decode, isLast) {
     try {
       const buffer = await this.source.bytes(path);
       const value = decode(buffer);
-      this.forget(path, false);
-      this.kept.set(path, { value, bytes: buffer.byteLength });
-      this.bytes += buffer.byteLength;
-      for (const [other, each] of this.kept) {
-        if (this.bytes <= CHUNK_BYTES_MAX || other === path) break;
-        this.bytes -= each.bytes;
-        this.kept.delete(other);
-      }
+      if (isLast()) this.keep(path, value, buffer.byteLength);
       return value;
     } catch (error) {
-      this.failed.set(path, error);
+      if (isLast()) this.failed.set(path, error);
       throw error;
     } finally {
-      this.loading.delete(path);
+      if (isLast()) this.loading.delete(path);
     }
   }
 
-  // Drop a chunk that has changed. `reload`: fetch it again at its next use.
-  forget(path, reload = true) {
-    const found = this.kept.get(path);
-    if (found !== undefined) this.bytes -= found.bytes;
+  keep(path, value, bytes) {
+    this.bytes += bytes - (this.kept.get(path)?.bytes ?? 0);
     this.kept.delete(path);
-    if (reload) {
-      this.loading.delete(path);
-      this.failed.delete(path);
+    this.kept.set(path, { value, bytes, isNew: true });
+    for (const [other, each] of this.kept) {
+      if (this.bytes <= CHUNK_BYTES_MAX || other === path) break;
+      this.bytes -= each.bytes;
+      this.kept.delete(other);
     }
+  }
+
+  // A chunk has changed: it is fetched again at its next use, and shown as it was until then.
+  renew(path) {
+    const found = this.kept.get(path);
+    if (found !== undefined) found.isNew = false;
+    this.loading.delete(path);
+    this.failed.delete(path);
   }
 }
 

@@ -20,7 +20,8 @@ export class Town {
     this.side = side;
     this.hovered = null;
     const { map, graph } = side.meta;
-    this.hops = graph ? layoutOf(side.agents, graph) : null;
+    this.hops = graph ? layoutOf(graph.nodes, graph.edges) : null;
+    this.crowd = new Int32Array(side.agents);
     this.picture = null;
     this.map = map;
     this.fold = map ? new Fold(map) : null;
@@ -44,15 +45,24 @@ export class Town {
       this.stage.fit(-1.1, -1.1, 1.1, 1.1);
       return;
     }
-    const points = this.page.moments[this.side.index].positions;
-    let [x0, y0, x1, y1] = [Infinity, Infinity, -Infinity, -Infinity];
-    for (let at = 0; at < points.length; at += 2) {
-      x0 = Math.min(x0, points[at]);
-      x1 = Math.max(x1, points[at]);
-      y0 = Math.min(y0, points[at + 1]);
-      y1 = Math.max(y1, points[at + 1]);
+    this.box = [Infinity, Infinity, -Infinity, -Infinity];
+    this.widen();
+  }
+
+  // Show as much of a plane as agents have been in since `fit`, as far as their positions have come.
+  widen() {
+    const { positions, isKnown } = this.page.moments[this.side.index];
+    let [x0, y0, x1, y1] = this.box;
+    for (let agent = 0; agent < this.side.agents; agent += 1) {
+      if (!isKnown[agent]) continue;
+      const [x, y] = [positions[2 * agent], positions[2 * agent + 1]];
+      [x0, y0] = [Math.min(x0, x), Math.min(y0, y)];
+      [x1, y1] = [Math.max(x1, x), Math.max(y1, y)];
     }
-    if (x0 <= x1) this.stage.fit(x0 - 4, y0 - 4, x1 + 5, y1 + 5);
+    const box = [x0, y0, x1, y1];
+    if (x0 > x1 || box.every((edge, at) => edge === this.box[at])) return;
+    this.box = box;
+    this.stage.fit(x0 - 4, y0 - 4, x1 + 5, y1 + 5);
   }
 
   viewed(isFirst, change) {
@@ -77,9 +87,29 @@ export class Town {
   // The place of an agent on the canvas.
   place(agent) {
     const { stage } = this;
-    if (this.hops) return [stage.toX(this.hops[2 * agent]), stage.toY(this.hops[2 * agent + 1])];
     const { positions } = this.page.moments[this.side.index];
+    if (this.hops) {
+      const [x, y] = this.nodePlace(positions[2 * agent]);
+      const turn = 2.4 * this.crowd[agent]; // agents at one node stand around it
+      const away = this.crowd[agent] ? 1.6 * this.radius * Math.sqrt(this.crowd[agent]) : 0;
+      return [x + away * Math.cos(turn), y + away * Math.sin(turn)];
+    }
     return this.placeOf(positions[2 * agent], positions[2 * agent + 1]);
+  }
+
+  nodePlace(node) {
+    return [this.stage.toX(this.hops[2 * node]), this.stage.toY(this.hops[2 * node + 1])];
+  }
+
+  // How many agents before this one are at the same node.
+  countCrowds() {
+    const { positions } = this.page.moments[this.side.index];
+    const seen = new Map();
+    for (let agent = 0; agent < this.side.agents; agent += 1) {
+      const node = positions[2 * agent];
+      this.crowd[agent] = seen.get(node) ?? 0;
+      seen.set(node, this.crowd[agent] + 1);
+    }
   }
 
   // The middle of a tile on the canvas.
@@ -113,8 +143,11 @@ export class Town {
     const { page, side, stage } = this;
     const theme = page.theme;
     const moment = page.moments[side.index];
-    if (page.state.follows && page.isSelectedOn(side)) {
-      const [x, y] = this.place(page.state.selected);
+    if (this.isFitted && !this.map && !this.hops) this.widen();
+    if (this.hops) this.countCrowds();
+    const selected = page.selectedOn(side);
+    if (page.state.follows && selected !== null) {
+      const [x, y] = this.place(selected);
       stage.offset[0] += stage.width / 2 - x;
       stage.offset[1] += stage.height / 2 - y;
     }
@@ -123,9 +156,9 @@ export class Town {
     this.drawWays(context, moment);
     this.drawWaits(context, theme, moment);
     const order = [...moment.steps.keys()].sort((a, b) => moment.steps[a] - moment.steps[b]);
-    for (const agent of order) if (moment.isKnown[agent] || this.hops) this.drawAgent(context, theme, moment, agent);
+    for (const agent of order) if (moment.isKnown[agent]) this.drawAgent(context, theme, moment, agent);
     this.drawSpeech(context, theme, moment);
-    if (page.isSelectedOn(side)) this.drawSelected(context, theme);
+    if (selected !== null) this.drawSelected(context, theme, selected);
     if (this.hovered !== null) this.drawName(context, theme, this.hovered, true);
   }
 
@@ -193,14 +226,14 @@ export class Town {
   }
 
   drawAcquaintances(context, theme) {
-    const edges = this.side.meta.graph.edges ?? this.side.meta.graph;
+    const { edges } = this.side.meta.graph;
     context.strokeStyle = theme.line;
     context.lineWidth = 1;
     context.globalAlpha = Math.max(0.15, Math.min(0.9, 600 / edges.length));
     context.beginPath();
     for (const [a, b] of edges) {
-      context.moveTo(...this.place(a));
-      context.lineTo(...this.place(b));
+      context.moveTo(...this.nodePlace(a));
+      context.lineTo(...this.nodePlace(b));
     }
     context.stroke();
     context.globalAlpha = 1;
@@ -214,7 +247,7 @@ export class Town {
     context.lineWidth = Math.max(1.2, Math.min(3, 0.16 * stage.scale[0]));
     context.lineJoin = "round";
     for (let agent = 0; agent < side.agents; agent += 1) {
-      const isSelected = page.isSelectedOn(side) && page.state.selected === agent;
+      const isSelected = page.selectedOn(side) === agent;
       if (!all && !isSelected) continue;
       const last = moment.steps[agent];
       context.globalAlpha = isSelected ? 0.9 : 0.35;
@@ -277,7 +310,7 @@ export class Town {
       context.fillStyle = theme.panel;
       context.fill();
     }
-    if (this.page.differs?.(agent, moment)) {
+    if (this.page.differs(this.side, agent, moment)) {
       context.beginPath();
       context.arc(x, y, radius + 3, 0, 2 * Math.PI);
       context.strokeStyle = theme.alarm;
@@ -329,14 +362,14 @@ export class Town {
     });
   }
 
-  drawSelected(context, theme) {
-    const [x, y] = this.place(this.page.state.selected);
+  drawSelected(context, theme, agent) {
+    const [x, y] = this.place(agent);
     context.beginPath();
     context.arc(x, y, this.radius + 4, 0, 2 * Math.PI);
     context.strokeStyle = theme.accent;
     context.lineWidth = 2.5;
     context.stroke();
-    this.drawName(context, theme, this.page.state.selected, true);
+    this.drawName(context, theme, agent, true);
   }
 
   // What is said now, newest first, where there is room.
