@@ -150,6 +150,8 @@ def test_a_run_is_followed_paused_and_stopped(show: Show, tmp_path: Path) -> Non
         page.evaluate("window.confirm = () => true")
         page.click("#run-stop")
         assert process.wait(TIMEOUT_S) == 130
+        until(page, "document.getElementById('live-state').textContent.includes('has ended')")
+        assert page.evaluate("document.getElementById('run-stop').hidden")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["world"] == "minimal"
 
 

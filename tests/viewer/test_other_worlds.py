@@ -233,6 +233,39 @@ def test_an_error_of_a_run_in_progress_is_shown(smallville: Path, serve: Serve, 
     assert page.text_content("#live-state") == sentence
 
 
+def test_a_lost_server_is_shown(smallville: Path, serve: Serve, show: Show) -> None:
+    page = show(serve(smallville))
+    page.evaluate("document.getElementById('run-stop').hidden = false")
+    page.evaluate(
+        """() => import("/live.js").then(({follow}) => {
+          metropolis.source.follow = () => Promise.reject(new TypeError("network error"));
+          return follow(metropolis); })"""
+    )
+    assert page.text_content("#live-state") == "the viewer's server has ended"
+    assert page.evaluate("document.getElementById('run-stop').hidden")
+
+
+MANY = """async () => {
+  let asked = 0;
+  const source = {bytes: () => { asked += 1; return Promise.resolve({byteLength: 4 << 20}); }};
+  const chunks = new metropolis.chunks.constructor(source, () => {});
+  for (let time = 0; time < 5; time += 1) {
+    for (let at = 0; at < 100; at += 1) chunks.get(`${at}`, (buffer) => buffer, true);
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  const before = asked;
+  chunks.get("needed", (buffer) => buffer);
+  return [before, asked - before, chunks.bytes >> 20, chunks.areMany(100, 4 << 20)];
+}"""
+
+
+def test_more_chunks_than_the_page_keeps_are_fetched_once(
+    smallville: Path, serve: Serve, show: Show
+) -> None:
+    page = show(serve(smallville))
+    assert page.evaluate(MANY) == [100, 1, 192, True]
+
+
 CHUNKS = """async () => {
   const answers = [];
   const source = {bytes: () => new Promise((resolve) => answers.push(resolve))};

@@ -330,12 +330,14 @@ export class Calls {
 
   // Steps from the last agent to the first, at each pixel.
   skew(from, to, width) {
-    const { side } = this;
+    const { page, side } = this;
     const every = Math.max(1, Math.ceil((side.agents * width) / 60_000));
     const steps = new Int32Array(side.agents);
     const line = new Float64Array(width);
+    const isOptional = page.chunks.areMany(side.meta.counts.executions, 16 * side.perChunk * side.agents);
     for (let x = 0; x < width; x += every) {
-      const floor = side.stepsAt(from + ((to - from) * x) / width, steps);
+      const floor = side.stepsAt(from + ((to - from) * x) / width, steps, isOptional);
+      if (floor === null) continue; // a gap
       let front = 0;
       for (const step of steps) if (step > front) front = step;
       line.fill(front - floor, x, Math.min(width, x + every));

@@ -4,18 +4,27 @@ import { compare } from "./differences.js";
 import { byId } from "./elements.js";
 import { ago, count } from "./format.js";
 
+const COMMANDS = ["pause", "resume", "stop"];
+const ENDED = "the viewer's server has ended";
+
 export async function follow(page) {
   byId("live").hidden = false;
   page.state.isLive = true;
-  for (const command of ["pause", "resume", "stop"]) {
+  for (const command of COMMANDS) {
     byId(`run-${command}`).addEventListener("click", () => control(page, command));
   }
   try {
     await page.source.follow((event) => receive(page, event));
-    byId("live-state").textContent = "the viewer's server has ended";
+    disconnected(ENDED);
   } catch (error) {
-    byId("live-state").textContent = error.message;
+    // the browser's own sentences on a lost connection do not say whose it was
+    disconnected(error instanceof TypeError ? ENDED : error.message);
   }
+}
+
+function disconnected(sentence) {
+  byId("live-state").textContent = sentence;
+  for (const command of COMMANDS) byId(`run-${command}`).hidden = true;
 }
 
 async function control(page, command) {

@@ -4,6 +4,7 @@
 import { asJSON } from "./source.js";
 
 const NEVER = Infinity;
+const CALLS_BYTES = 48 * 65_536; // of a full chunk
 
 export class Side {
   constructor(index, meta, chunks) {
@@ -62,7 +63,7 @@ export class Side {
 
   // --- executions, by step and time
 
-  executionsChunk(number) {
+  executionsChunk(number, isOptional = false) {
     return this.chunks.get(this.path("executions", number), (buffer) => {
       const rows = buffer.byteLength / 16;
       return {
@@ -72,7 +73,7 @@ export class Side {
         blockedBy: new Int32Array(buffer, 8 * rows, rows),
         cluster: new Int32Array(buffer, 12 * rows, rows),
       };
-    });
+    }, isOptional);
   }
 
   // {dispatched, committed, blockedBy, cluster} of an agent-step; null while it is unknown.
@@ -106,18 +107,20 @@ export class Side {
     return this.chunks.get(this.path("ends", 0), (buffer) => new Float32Array(buffer));
   }
 
-  // The step that each agent is at, at a time: its first one that is not committed. Returns the floor.
-  stepsAt(time, steps) {
+  // The step that each agent is at, at a time: its first one that is not committed. Returns the floor;
+  // null: `isOptional`, and a chunk is missing.
+  stepsAt(time, steps, isOptional = false) {
     const ends = this.ends();
     let floor = Infinity;
     for (let agent = 0; agent < this.agents; agent += 1) {
-      steps[agent] = this.stepAt(agent, time, ends);
+      steps[agent] = this.stepAt(agent, time, ends, isOptional);
+      if (steps[agent] < 0) return null;
       if (steps[agent] < floor) floor = steps[agent];
     }
     return floor;
   }
 
-  stepAt(agent, time, ends = this.ends()) {
+  stepAt(agent, time, ends, isOptional) {
     if (ends === null) return this.hints[agent];
     // the first chunk whose last step is not committed at that time
     let low = 0;
@@ -129,8 +132,8 @@ export class Side {
     }
     if (!this.meta.counts.executions) return 0;
     low = Math.min(low, this.meta.counts.executions - 1);
-    const chunk = this.executionsChunk(low);
-    if (chunk === null) return this.hints[agent];
+    const chunk = this.executionsChunk(low, isOptional);
+    if (chunk === null) return isOptional ? -1 : this.hints[agent];
     let first = 0;
     let last = Math.floor(chunk.rows / this.agents);
     while (first < last) {
@@ -220,8 +223,8 @@ export class Side {
 
   // --- calls
 
-  callsChunk(number) {
-    return this.chunks.get(this.path("calls", number), (buffer) => decodedCalls(buffer, this.agents));
+  callsChunk(number, isOptional) {
+    return this.chunks.get(this.path("calls", number), (buffer) => decodedCalls(buffer, this.agents), isOptional);
   }
 
   // First sending and last completion of each chunk of calls, (chunks, 2).
@@ -233,9 +236,13 @@ export class Side {
   *callsBetween(from, to) {
     const bounds = this.callBounds();
     if (bounds === null) return;
+    const found = [];
     for (let number = 0; 2 * number < bounds.length; number += 1) {
-      if (bounds[2 * number] > to || bounds[2 * number + 1] < from) continue;
-      const chunk = this.callsChunk(number);
+      if (bounds[2 * number] <= to && bounds[2 * number + 1] >= from) found.push(number);
+    }
+    const isOptional = this.chunks.areMany(found.length, CALLS_BYTES);
+    for (const number of found) {
+      const chunk = this.callsChunk(number, isOptional);
       if (chunk !== null) yield chunk;
     }
   }

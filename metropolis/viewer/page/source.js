@@ -2,6 +2,8 @@
 // Chunks are described in docs/viewer.md.
 
 const CHUNK_BYTES_MAX = 192 << 20;
+const FILLED_MAX = 0.75 * CHUNK_BYTES_MAX;
+const MANY_BYTES = CHUNK_BYTES_MAX / 8;
 
 async function unzipped(base64) {
   const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
@@ -91,17 +93,25 @@ export class Chunks {
   }
 
   // The decoded chunk; while it is loaded the one before, or null. `onLoad` is called when it has come.
-  get(path, decode) {
+  // `isOptional`: it is one of very many, which are not fetched beyond FILLED_MAX: else each would
+  // displace another one, without end.
+  get(path, decode, isOptional = false) {
     const found = this.kept.get(path);
     if (found !== undefined) {
       this.kept.delete(path);
       this.kept.set(path, found);
     }
-    if (!(found?.isNew || this.loading.has(path) || this.failed.has(path))) {
+    const isFull = isOptional && found === undefined && this.bytes > FILLED_MAX;
+    if (!(isFull || found?.isNew || this.loading.has(path) || this.failed.has(path))) {
       const tell = () => this.onLoad(path);
       this.load(path, decode).then(tell, tell);
     }
     return found?.value ?? null;
+  }
+
+  // Whether as many chunks of that size are optional.
+  areMany(chunks, bytes) {
+    return chunks * bytes > MANY_BYTES;
   }
 
   // A promise of the decoded chunk. One that could not be had is not asked for again, until `renew`.
