@@ -35,7 +35,12 @@ class _File:
     """The beginning of the file, up to the first batch."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The complete batches that have not been read."""
+        """The complete batches that have not been read.
+
+        Raises MetropolisError if it is a pipe or a device, which may never end.
+        """
+        if self.path.exists() and not self.path.is_file():
+            raise MetropolisError(f"{self.path}: is not a file; it should be an Arrow stream")
         with self.path.open("rb") as file:
             file.seek(self.read_bytes)
             content = pa.BufferReader(self._schema + file.read())

@@ -150,6 +150,8 @@ def test_a_run_is_followed_paused_and_stopped(show: Show, tmp_path: Path) -> Non
         page.evaluate("window.confirm = () => true")
         page.click("#run-stop")
         assert process.wait(TIMEOUT_S) == 130
+        until(page, "document.getElementById('live-state').textContent.includes('has ended')")
+        assert page.evaluate("document.getElementById('run-stop').hidden")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["world"] == "minimal"
 
 
@@ -211,8 +213,8 @@ def test_a_branch_is_shown_beside_its_run(
     page.evaluate("step => metropolis.moveTo('step', step + 30)", differences["first"])
     until(page, "metropolis.chunks.loading.size === 0")
     marked = page.evaluate(
-        """() => { const m = metropolis.moments[0]; let count = 0;
-          for (let a = 0; a < metropolis.sides[0].agents; a += 1) count += metropolis.differs(a, m);
+        """() => { const m = metropolis.moments[0], side = metropolis.sides[0]; let count = 0;
+          for (let a = 0; a < side.agents; a += 1) count += metropolis.differs(side, a, m);
           return count; }"""
     )
     assert marked > 0

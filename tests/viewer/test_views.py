@@ -161,7 +161,14 @@ def test_a_person_says_what_it_does_and_remembers(smallville: Path, page: Any) -
     assert said in page.inner_text("#panel .moments")
     page.click("#panel summary")
     page.wait_for_selector("#panel .memories li")
-    assert len(page.query_selector_all("#panel .memories li")) > 5
+    shown = [row.inner_text() for row in page.query_selector_all("#panel .memories li .text")]
+    assert len(shown) > 5
+    memories = page.evaluate(
+        """([name, step]) => { const side = metropolis.sides[0];
+          return side.mind(side.numbers.get(name), step).then((mind) => mind.memories); }""",
+        [name, step],
+    )
+    assert shown == [memory["text"] for memory in memories[: len(shown)]]  # the newest ones
 
 
 def test_a_call_shows_its_times_and_texts(smallville: Path, page: Any) -> None:
@@ -205,6 +212,31 @@ def test_calls_in_flight_add_up(smallville: Path, page: Any) -> None:
     assert abs(lines[0][0] - most) <= 2  # calls that end where others begin share a pixel
     assert len(lines[1]) == 2
     assert lines[4][0] == calls.prompt_tokens.sum() + calls.output_tokens.sum()
+
+
+def test_who_had_met_by_a_time(smallville: Path, page: Any) -> None:
+    """By time, only conversations in steps that the speaker has come to."""
+    executions = read_timeline(smallville / "timeline").executions
+    committed = np.full((STEPS, executions.agent.max() + 1), np.inf)
+    committed[executions.step, executions.agent] = executions.committed_s
+    names = page.evaluate("metropolis.sides[0].meta.agents")
+    said = [
+        (record["step"], names.index(speaker))
+        for record in history(smallville)
+        for event in record.get("events", [])
+        if event["kind"] == "conversation"
+        for speaker, _ in event["data"]["lines"]
+    ]
+    view(page, "social")
+    until(page, "metropolis.views.social[0].meetings !== null")
+    ahead = 0
+    for time_s in np.linspace(0.1, 0.9, 40) * float(np.nanmax(executions.committed_s)):
+        at_time(page, time_s)
+        steps = (committed <= time_s).sum(axis=0)
+        counts = page.evaluate("metropolis.views.social[0].pairs().map((pair) => pair.count)")
+        assert sum(counts) == sum(step <= steps[speaker] for step, speaker in said)
+        ahead += sum(steps[speaker] < step <= steps.max() for step, speaker in said)
+    assert ahead
 
 
 def test_search_finds_what_was_said_and_leads_there(smallville: Path, page: Any) -> None:
@@ -258,6 +290,25 @@ def test_news_is_followed_from_agent_to_agent(smallville: Path, page: Any) -> No
     )
     for name, step in heard.items():
         assert {names[a]: s for a, s in known}[name] <= step
+
+
+def test_agents_of_a_replay_are_found_by_name(race: Path, serve: Serve, show: Show) -> None:
+    page = show(serve(race))
+    name = page.evaluate("metropolis.sides[0].meta.agents[7]")
+    page.fill("#search", name.upper())
+    page.keyboard.press("Enter")
+    page.click(f"#panel a:text-is('{name}')")
+    assert page.evaluate("metropolis.state.selected") == 7
+
+
+def test_rows_of_all_agents_fit_into_a_low_window(page: Any) -> None:
+    view(page, "steps")
+    last = page.evaluate(
+        """() => { const steps = metropolis.views.steps[0];
+          steps.stage.height = 70; steps.draw(steps.stage.context);
+          return [steps.agentAt(53.9), steps.order().at(-1)]; }"""
+    )
+    assert last[0] == last[1]
 
 
 def test_a_race_shows_both_modes_at_one_time(race: Path, serve: Serve, show: Show) -> None:
@@ -330,7 +381,7 @@ def test_a_chunk_that_changed_is_shown_until_the_new_one_has_come(page: Any) -> 
     until(page, SETTLED)
     old, loading, new = page.evaluate(
         """async () => { const side = metropolis.sides[0], path = side.path("calls", 0);
-          const before = side.callsChunk(0); metropolis.chunks.expire(path);
+          const before = side.callsChunk(0); metropolis.chunks.renew(path);
           const old = side.callsChunk(0) === before, loading = metropolis.chunks.loading.has(path);
           await metropolis.chunks.load(path); return [old, loading, side.callsChunk(0) !== before];
         }"""

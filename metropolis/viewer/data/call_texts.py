@@ -18,6 +18,7 @@ from metropolis.types import AgentId, Step
 LINES_PER_MARK = 256
 NOT_KEPT = "The texts of calls were not kept; `metropolis run --keep-text` keeps them."
 NOT_RECORDED = "The call is not recorded yet: a step is recorded when all agents have passed it."
+REPEATED = "The call was repeated or discarded, and its texts with it."
 Text = dict[str, str | None]
 """`prompt`, `completion` (None: unknown) and `note` (why, or None)."""
 
@@ -46,14 +47,16 @@ class RecordedTexts:
 
     def text(self, step: Step, agent: AgentId, number: int) -> Text:
         """See `CallTexts`. Raises DamagedError."""
+        if number < 0:
+            return _unknown(REPEATED)
         if step >= len(self._calls):
             return _unknown(NOT_RECORDED)
         first = self._calls[step - 1] if step else 0
         of_agent = [
             call for _, whose, call in self._read(first, self._calls[step]) if whose == agent
         ]
-        if number >= len(of_agent):  # an execution that was repeated
-            return _unknown("The call was repeated or discarded, and its texts with it.")
+        if number >= len(of_agent):
+            return _unknown(REPEATED)
         return _text(of_agent[number])
 
     def _read(self, first: int, end: int) -> list[Call]:

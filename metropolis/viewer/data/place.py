@@ -34,8 +34,9 @@ def map_of(grid: GridMap) -> dict[str, Any]:
 
 
 def graph_of(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The edges of a graph, each once."""
-    return {"edges": [(a, b) for a, of in enumerate(neighbours) for b in of if a < b]}
+    """The number of nodes of a graph, and its edges, each once."""
+    edges = [(a, b) for a, of in enumerate(neighbours) for b in of if a < b]
+    return {"nodes": len(neighbours), "edges": edges}
 
 
 def _runs(row: npt.NDArray[np.bool_]) -> list[int]:

@@ -62,6 +62,7 @@ class Side:
     note: str | None = None
     """A sentence on the whole side."""
     _lock: Lock = field(default_factory=Lock)
+    _was_live: bool = False
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -88,6 +89,7 @@ class Side:
         Raises MetropolisError if the files are of another format, or have been removed.
         """
         with self._lock:
+            self._was_live = self.is_live()  # it has ended once all that it wrote has been read
             try:
                 changed = self.timeline.refresh()
                 of_steps = self.steps.refresh()
@@ -111,7 +113,7 @@ class Side:
             "functions": timeline.functions,
             "models": timeline.models,
             "instances": timeline.instances,
-            "live": self.is_live(),
+            "live": self._was_live,
             "counts": counts | timeline.counts,
             "calls": timeline.calls,
             "end_s": timeline.end_s,
@@ -122,9 +124,9 @@ class Side:
         """How far it is, as its files say."""
         timeline = self.timeline
         return {
-            "state": "runs" if self.is_live() else "ended",
+            "state": "runs" if self._was_live else "ended",
             "floor": self.steps.steps,
-            "newest": timeline.steps,
+            "newest": max(timeline.steps, self.steps.steps),  # either file may be ahead
             "calls": timeline.calls,
             "tokens": timeline.tokens,
         }

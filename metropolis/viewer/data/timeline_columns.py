@@ -304,22 +304,22 @@ class TimelineColumns:
 
     def bounds(self) -> bytes:
         """Float32 (chunks of calls, 2): when the first call of each was sent, and when the last one
-        ended; those in flight end when the timeline does."""
+        ended, or was known last if its end is not recorded."""
         if not self._calls.count:
             return b""
         firsts = np.arange(0, self._calls.count, CHUNK_ROWS)
-        completed = self._calls["completed"]
-        ended = np.where(np.isnan(completed), np.float32(self.end_s), completed)
-        lows = np.minimum.reduceat(self._calls["sent"], firsts)
-        return np.stack([lows, np.maximum.reduceat(ended, firsts)], 1).astype(np.float32).tobytes()
+        times = [self._calls[name] for name in ("sent", "started", "completed")]
+        latest = np.fmax.reduce(times)
+        lows = np.minimum.reduceat(times[0], firsts)
+        return np.stack([lows, np.maximum.reduceat(latest, firsts)], 1).tobytes()
 
     def call(self, index: int) -> tuple[Step, int, int]:
-        """Step, agent and number within the agent-step of a call."""
+        """Step, agent and number within the agent-step of a call, which is negative if its
+        execution was wrong."""
         if not 0 <= index < self.calls:
             raise NoChunkError(f"there are {self.calls} calls, and no call {index}")
-        key = int(self._calls["key"][index])
-        row = key >> NUMBER_BITS
-        return row // self._agents, row % self._agents, key & ((1 << NUMBER_BITS) - 1)
+        step, agent, key = (int(self._calls[name][index]) for name in ("step", "agent", "key"))
+        return step, agent, key - (step * self._agents + agent << NUMBER_BITS)
 
     def _part(self, name: str, number: int, rows: int) -> slice:
         count = self.counts[name]

@@ -41,7 +41,9 @@ export class Calls {
     const { height } = this.stage;
     const rows = Math.max(60, Math.min(12 * this.side.agents, 0.5 * height));
     const room = Math.floor((height - TOP - rows - 6) / (STRIP + STRIP_GAP));
-    return STRIPS.filter(({ rank }) => rank < room);
+    const known = STRIPS.filter(({ ofInstances }) => !ofInstances || this.side.meta.instances);
+    const shown = [...known].sort((a, b) => a.rank - b.rank).slice(0, Math.max(0, room));
+    return known.filter((strip) => shown.includes(strip));
   }
 
   get left() {
@@ -113,7 +115,7 @@ export class Calls {
       for (let at = calls.offsets[agent]; at < calls.offsets[agent + 1]; at += 1) {
         const row = calls.order[at];
         if (calls.sent[row] - slack > time) break;
-        if (calls.completed[row] + slack >= time) best = { calls, row };
+        if (calls.ended[row] + slack >= time) best = { calls, row };
       }
     }
     return best;
@@ -150,7 +152,7 @@ export class Calls {
   // All that does not depend on the moment, kept until the view or the data change.
   picture() {
     const { page, side, stage } = this;
-    const selected = page.isSelectedOn(side) ? page.state.selected : null;
+    const selected = page.selectedOn(side);
     const key = [...stage.offset, ...stage.scale, stage.canvas.width, stage.canvas.height, page.version, selected, page.theme.paper].join();
     if (this.kept?.key === key) return this.kept.canvas;
     const canvas = this.kept?.canvas ?? document.createElement("canvas");
@@ -211,7 +213,7 @@ export class Calls {
     for (let agent = 0; agent < side.agents; agent += 1) {
       const y = stage.toY(agent + 0.5);
       if (y < TOP - row || y > this.bottom + row) continue;
-      const isSelected = page.isSelectedOn(side) && page.state.selected === agent;
+      const isSelected = page.selectedOn(side) === agent;
       context.font = `${isSelected ? 700 : 400} 12px system-ui, sans-serif`;
       context.fillStyle = isSelected ? theme.accent : theme.ink;
       context.fillText(fitted(context, side.meta.agents[agent], this.left - 16), this.left - 10, y);
@@ -239,7 +241,7 @@ export class Calls {
           const call = calls.order[at];
           const sent = calls.sent[call];
           if (sent > to) break;
-          const ended = Number.isNaN(calls.completed[call]) ? side.meta.end_s : calls.completed[call];
+          const ended = calls.ended[call];
           if (ended < from) continue;
           const right = stage.toX(ended);
           if (right <= covered) continue;

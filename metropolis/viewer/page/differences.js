@@ -1,52 +1,91 @@
-// How a run and its branch differ: by what agents do, say and think, step by step.
+// How a run and its branch differ: by where agents are and what they do, say and think, step by step.
 
 import { element } from "./elements.js";
 import { count, plural, titleOf, worldTime } from "./format.js";
 
 const SHOWN_MAX = 300;
 
-// Fills `page.differences`: {first, list: [{step, agent, here, there}], isComplete}.
+// Fills `page.differences`: {first, list: [{step, agent, here, there}], isComplete}, `agent`: of the
+// first side. Called again when a side has grown.
 export async function compare(page) {
-  const [one, other] = page.sides;
-  const found = (page.differences = { first: null, list: [], isComplete: false });
-  const from = one.meta.forked?.step ?? other.meta.forked?.step ?? 0;
-  const numberOf = new Map(other.meta.agents.map((name, agent) => [name, agent]));
+  if (page.isComparing) {
+    page.isCompared = false; // again after this time
+    return;
+  }
+  page.isComparing = true;
+  page.differences ??= { first: null, list: [], isComplete: false };
+  do {
+    page.isCompared = true;
+    page.differences = await differencesOf(...page.sides, page);
+    page.panel.update();
+    page.invalidate();
+  } while (!page.isCompared);
+  page.isComparing = false;
+}
+
+async function differencesOf(one, other, page) {
   const steps = Math.min(one.meta.steps, other.meta.steps);
   const byStep = new Map(); // "step agent" -> {here, there}
-  const read = async (side, field, agentOf) => {
+  const add = (step, agent, field, text) => {
+    const key = `${step} ${agent}`;
+    const each = byStep.get(key) ?? { step, agent, here: "", there: "" };
+    each[field] += `${each[field] ? " · " : ""}${text}`;
+    byStep.set(key, each);
+  };
+  const read = async (side, field) => {
     await side.scanMoments(
       (moments) => {
         for (const [step, agent, kind, text] of moments) {
-          const known = agentOf(agent);
-          if (step < from || step >= steps || known === undefined) continue;
-          const key = `${step} ${known}`;
-          const each = byStep.get(key) ?? { step, agent: known, here: "", there: "" };
-          each[field] += `${each[field] ? " · " : ""}${kind === "does" ? "" : `${kind} `}${text}`;
-          byStep.set(key, each);
+          const own = page.twin(side, agent, one);
+          if (step < steps && own !== null) add(step, own, field, `${kind === "does" ? "" : `${kind} `}${text}`);
         }
       },
       () => false,
     );
   };
-  const names = new Map([...numberOf].map(([name, agent]) => [agent, one.meta.agents.indexOf(name)]));
-  await read(one, "here", (agent) => agent);
-  await read(other, "there", (agent) => (names.get(agent) < 0 ? undefined : names.get(agent)));
-  const differing = [...byStep.values()].filter(({ here, there }) => here !== there);
-  differing.sort((a, b) => a.step - b.step || a.agent - b.agent);
-  found.list = differing;
-  found.first = differing.length ? differing[0].step : null;
-  found.isComplete = true;
-  const at = [new Float32Array(2), new Float32Array(2)];
-  page.differs = (agent, moment) => {
-    const twin = numberOf.get(one.meta.agents[agent]);
-    const step = moment.steps[agent];
-    if (twin === undefined || step < from) return false;
-    if (!one.position(agent, step, at[0]) || !other.position(twin, step, at[1])) return false;
-    if (at[0][0] !== at[1][0] || at[0][1] !== at[1][1]) return true;
-    return (one.doing(agent, step)?.label ?? "") !== (other.doing(twin, step)?.label ?? "");
-  };
-  page.panel.update();
-  page.invalidate();
+  await read(one, "here");
+  await read(other, "there");
+  const list = [...byStep.values()].filter(({ here, there }) => here !== there);
+  for (const { step, agent, here, there } of await placesApart(one, other, page, steps)) {
+    const known = byStep.get(`${step} ${agent}`);
+    if (known === undefined || known.here === known.there) list.push({ step, agent, here, there });
+  }
+  list.sort((a, b) => a.step - b.step || a.agent - b.agent);
+  return { first: list.length ? list[0].step : null, list, isComplete: true };
+}
+
+// For each agent the first step at the beginning of which it is elsewhere.
+async function placesApart(one, other, page, steps) {
+  const found = [];
+  const together = new Map();
+  for (let agent = 0; agent < one.agents; agent += 1) {
+    const twin = page.twin(one, agent, other);
+    if (twin !== null) together.set(agent, twin);
+  }
+  const text = (row, agent) => `is at (${row[2 * agent]}, ${row[2 * agent + 1]})`;
+  for (let step = 0; step < steps && together.size; step += 1) {
+    const here = await one.positionsAt(step);
+    const there = await other.positionsAt(step);
+    for (const [agent, twin] of together) {
+      if (here[2 * agent] === there[2 * twin] && here[2 * agent + 1] === there[2 * twin + 1]) continue;
+      found.push({ step, agent, here: text(here, agent), there: text(there, twin) });
+      together.delete(agent);
+    }
+  }
+  return found;
+}
+
+const at = [new Float32Array(2), new Float32Array(2)];
+
+// Whether an agent of a side is elsewhere at the moment than on the other side, or does another thing.
+export function differs(page, side, agent, moment) {
+  const other = page.sides[1 - side.index];
+  const twin = page.twin(side, agent, other);
+  const step = moment.steps[agent];
+  if (twin === null || step >= Math.min(side.meta.steps, other.meta.steps)) return false;
+  if (!side.position(agent, step, at[0]) || !other.position(twin, step, at[1])) return false;
+  if (at[0][0] !== at[1][0] || at[0][1] !== at[1][1]) return true;
+  return (side.doing(agent, step)?.label ?? "") !== (other.doing(twin, step)?.label ?? "");
 }
 
 // The panel's list of differences.

@@ -1,9 +1,11 @@
 // Follows a run that goes on: new chunks, the numbers of the run, and its controls.
 
+import { compare } from "./differences.js";
 import { byId } from "./elements.js";
 import { ago, count } from "./format.js";
 
 const COMMANDS = ["pause", "resume", "stop"];
+const ENDED = "the viewer has ended: `metropolis view` shows the run again";
 
 export async function follow(page) {
   byId("live").hidden = false;
@@ -13,10 +15,16 @@ export async function follow(page) {
   }
   try {
     await page.source.follow((event) => receive(page, event));
-    byId("live-state").textContent = "the viewer has ended: `metropolis view` shows the run again";
+    disconnected(ENDED);
   } catch (error) {
-    byId("live-state").textContent = error.message;
+    // the browser's own sentences on a lost connection do not say whose it was
+    disconnected(error instanceof TypeError ? ENDED : error.message);
   }
+  for (const command of COMMANDS) byId(`run-${command}`).hidden = true;
+}
+
+function disconnected(sentence) {
+  byId("live-state").textContent = sentence;
   for (const command of COMMANDS) byId(`run-${command}`).hidden = true;
 }
 
@@ -29,15 +37,17 @@ async function control(page, command) {
   }
 }
 
-function receive(page, { side: index, meta, changed, status }) {
-  const side = page.sides[index ?? 0];
+export function receive(page, { side: index, meta, changed, status, error }) {
+  const side = page.sides[index];
+  if (error) byId("live-state").textContent = error;
   if (meta) {
     side.update(meta);
     page.describe();
   }
   for (const [name, numbers] of Object.entries(changed ?? {})) {
-    for (const number of numbers) page.chunks.expire(side.path(name, number));
+    for (const number of numbers) page.chunks.renew(side.path(name, number));
   }
+  if (page.isBranch && changed?.moments) compare(page);
   if (meta || changed) page.chunkArrived();
   if (status) show(status, page);
 }

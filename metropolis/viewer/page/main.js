@@ -5,7 +5,7 @@ import { CATEGORIES_TOLD_APART, category, theme } from "./colours.js";
 import { byId, element } from "./elements.js";
 import { count, modeName, plural, seconds, titleOf } from "./format.js";
 import { follow } from "./live.js";
-import { compare } from "./differences.js";
+import { compare, differs } from "./differences.js";
 import { listenToKeys } from "./keys.js";
 import { drawLegend } from "./legend.js";
 import { LeadScale, Moment } from "./moment.js";
@@ -41,19 +41,17 @@ class Page {
     this.panel = new Panel(this, byId("panel"));
     this.transport = new Transport(this);
     const kinds = sides.map((side) => side.meta);
-    const hasTimes = kinds.every((meta) => meta.counts.executions > 0 && meta.end_s > 0);
     this.isBranch = sides.length > 1 && kinds.some((meta) => meta.forked || meta.kind === "run");
-    this.state.basis = hasTimes && !this.isBranch ? "time" : "step";
-    byId("by-time").disabled = !hasTimes;
-    // not at the very beginning, when little has happened; branches where they part
-    const parts = kinds.find((meta) => meta.forked)?.forked.step ?? Math.floor(this.transport.end / 3);
-    this.state.at = this.state.basis === "step" ? Math.min(parts, this.transport.end) : this.transport.end / 3;
+    this.awaitsTimes = !this.isBranch;
     document.body.classList.toggle("two", sides.length > 1);
     this.describe();
     this.listen();
     this.open(this.state.view);
     this.state.onChange((changes) => this.changed(changes));
-    if (this.isBranch) compare(this);
+    if (this.isBranch) {
+      compare(this);
+      this.state.at = Math.min(kinds.find((meta) => meta.forked)?.forked.step ?? 0, this.transport.end);
+    }
     if (this.source.isServed && kinds.some((meta) => meta.live)) follow(this);
     this.changed({});
     let before = performance.now();
@@ -72,8 +70,33 @@ class Page {
 
   // --- what is shown
 
-  isSelectedOn(side) {
-    return this.state.selected !== null && (this.state.side === side.index || this.isBranch || this.sides.length > 1);
+  // The agent of a side that has the name of an agent of another one; null: there is none.
+  twin(side, agent, other) {
+    return side === other ? agent : (other.numbers.get(side.meta.agents[agent]) ?? null);
+  }
+
+  // The agent that is selected, as an agent of this side, or null.
+  selectedOn(side) {
+    const { selected } = this.state;
+    return selected === null ? null : this.twin(this.sides[this.state.side], selected, side);
+  }
+
+  differs(side, agent, moment) {
+    return this.isBranch && differs(this, side, agent, moment);
+  }
+
+  get hasTimes() {
+    return this.sides.every(({ meta }) => meta.counts.executions > 0 && meta.end_s > 0);
+  }
+
+  // Show a run by time, as soon as it has times: a run that begins has none.
+  chooseBasis() {
+    byId("by-time").disabled = !this.hasTimes;
+    if (!this.awaitsTimes || !this.hasTimes) return;
+    this.awaitsTimes = false;
+    if (!this.state.isLive && this.state.at !== 0) return;
+    this.state.basis = "time";
+    this.state.at = this.transport.end / 3; // at the very beginning little has happened
   }
 
   viewOn(index) {
@@ -124,6 +147,7 @@ class Page {
   changed(changes) {
     const { state } = this;
     if ("view" in changes) this.open(state.view);
+    this.chooseBasis();
     if (state.isLive) state.at = this.transport.end;
     this.sides.forEach((side, index) => {
       const moment = this.moments[index];
@@ -238,6 +262,7 @@ class Page {
 
   setBasis(basis) {
     const { state } = this;
+    this.awaitsTimes = false;
     if (basis === state.basis) return;
     const side = this.sides[state.side];
     const moment = this.moments[state.side];

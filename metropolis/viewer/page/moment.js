@@ -71,7 +71,7 @@ export class Moment {
       const { positions } = this;
       this.isKnown[agent] = side.position(agent, step, positions, 2 * agent) ? 1 : 0;
       this.cluster[agent] = side.execution(agent, step)?.cluster ?? -1;
-      if (!share || !side.position(agent, step + 1, next)) continue;
+      if (!share || side.meta.graph || !side.position(agent, step + 1, next)) continue;
       const [dx, dy] = [next[0] - positions[2 * agent], next[1] - positions[2 * agent + 1]];
       if (Math.abs(dx) + Math.abs(dy) > 4) continue; // a leap, not a walk
       positions[2 * agent] += share * dx;

@@ -3,9 +3,8 @@
 const SPRINGS_MAX = 400;
 const ROUNDS = 120;
 
-// [x, y] of each node, within -1 … 1. `graph`: {edges: [[a, b], …]} or the list itself.
-export function layoutOf(nodes, graph) {
-  const edges = graph.edges ?? graph;
+// [x, y] of each node, within -1 … 1. `edges`: [[a, b], …].
+export function layoutOf(nodes, edges) {
   const at = new Float32Array(2 * nodes);
   for (let node = 0; node < nodes; node += 1) {
     const angle = node * 2.399963; // the golden angle spreads them over a disc

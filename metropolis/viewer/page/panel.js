@@ -17,7 +17,7 @@ export class Panel {
     this.query = "";
     this.hits = null;
     this.key = null;
-    this.memories = null; // {key, list or sentence}
+    this.namesFound = []; // agents
   }
 
   // Build it again if what it shows has changed.
@@ -208,8 +208,8 @@ export class Panel {
       if (!details.open || body.childElementCount) return;
       body.textContent = "…";
       try {
-        const { memories, note } = normalised(await side.mind(agent, step));
-        const list = memories.slice(-SHOWN_MAX).reverse();
+        const { memories, note } = await side.mind(agent, step);
+        const list = (memories ?? []).slice(0, SHOWN_MAX); // the newest ones are first
         body.replaceChildren(
           ...(note ? [element("p", { class: "quiet" }, note)] : []),
           element("ol", { class: "moments" }, ...list.map((each) => element("li", {}, element("span", { class: "text" }, each.text), each.kind ? element("span", { class: "quiet" }, ` ${each.kind}`) : null))),
@@ -276,9 +276,12 @@ export class Panel {
     const needle = own.toLocaleLowerCase();
     const hits = (this.hits = []);
     this.isSearching = true;
+    this.searchError = null;
     const { page } = this;
     page.state.set({ call: null });
     const side = page.sides[page.state.side];
+    this.isCut = false;
+    this.namesFound = [...side.meta.agents.keys()].filter((agent) => side.meta.agents[agent].toLocaleLowerCase().includes(needle));
     try {
       await side.scanMoments(
         (moments) => {
@@ -287,7 +290,7 @@ export class Panel {
             if (isHit) hits.push(moment);
           }
         },
-        () => this.query !== own || hits.length > HITS_MAX * 20,
+        () => this.query !== own || (this.isCut = hits.length > HITS_MAX * 20),
       );
     } catch (error) {
       this.searchError = error.message;
@@ -300,9 +303,11 @@ export class Panel {
 
   searchParts(side) {
     const { hits } = this;
-    const found = this.isSearching ? "searching…" : plural(hits.length, "moment");
+    const most = this.isCut ? "more than " : "";
+    const found = this.isSearching ? "searching…" : (this.searchError ?? `${most}${plural(hits.length, "moment")}`);
     return [
       this.heading(`“${this.query}”`, found, () => this.page.clearSearch()),
+      this.namesFound.length ? element("p", { class: "status" }, ...this.names(side, this.namesFound)) : null,
       element("ol", { class: "moments" }, ...hits.slice(0, HITS_MAX).map((moment) => this.momentRow(side, moment, false, true))),
       hits.length > HITS_MAX ? element("p", { class: "quiet" }, `The first ${HITS_MAX} are shown.`) : null,
     ];
@@ -317,7 +322,7 @@ export class Panel {
     const input = element("input", { type: "search", placeholder: "a word, a name, an event", value: social.news?.words ?? "", "aria-label": "News" });
     const form = element("form", { class: "news", onsubmit: (event) => this.go(event, () => social.trace(input.value.trim())) }, input, element("button", {}, "Follow"));
     const until = this.page.moments[side.index].front;
-    const heard = [...(social.news?.heard ?? [])].filter(([, { step }]) => step <= until).sort((a, b) => a[1].step - b[1].step);
+    const heard = [...(social.news?.heard ?? [])].filter(([agent]) => social.knows(agent)).sort((a, b) => a[1].step - b[1].step);
     if (social.meetings?.length === 0) return [this.heading("Who spoke to whom", "No speech is recorded.", null)];
     return [
       this.heading("Who spoke to whom", `until step ${count(until)} · ${plural(pairs.length, "pair")}`, null),
@@ -356,11 +361,6 @@ function scrollToPresent(list) {
   const later = list.querySelector(".later");
   if (later === null) list.scrollTop = list.scrollHeight;
   else list.scrollTop = later.offsetTop - list.clientHeight + Math.min(60, later.offsetHeight);
-}
-
-function normalised(answer) {
-  if (Array.isArray(answer)) return { memories: answer, note: null };
-  return { memories: answer?.memories ?? [], note: answer?.note ?? (answer === null ? "The run has no record of it." : null) };
 }
 
 function swatch(colour) {

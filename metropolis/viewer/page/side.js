@@ -4,12 +4,14 @@
 import { asJSON } from "./source.js";
 
 const NEVER = Infinity;
+const CALLS_BYTES = 48 * 65_536; // of a full chunk
 
 export class Side {
   constructor(index, meta, chunks) {
     this.index = index;
     this.chunks = chunks;
     this.hints = new Int32Array(meta.agents.length);
+    this.numbers = new Map(meta.agents.map((name, agent) => [name, agent]));
     this.update(meta);
   }
 
@@ -33,7 +35,7 @@ export class Side {
   // --- positions, by step
 
   positionsChunk(number) {
-    return this.chunks.get(this.path("positions", number), (buffer) => new Float32Array(buffer));
+    return this.chunks.get(this.path("positions", number), asPositions);
   }
 
   // Whether `into` ([x, y], from `at` on) now has the position of an agent at the beginning of a step.
@@ -51,9 +53,18 @@ export class Side {
     return true;
   }
 
+  // A promise of the positions of all agents at the beginning of a step that is recorded.
+  async positionsAt(step) {
+    const number = Math.floor(step / this.perChunk);
+    const path = this.path("positions", number);
+    const chunk = this.chunks.kept.get(path)?.isNew ? this.positionsChunk(number) : await this.chunks.load(path, asPositions);
+    const row = 2 * this.agents * (step - number * this.perChunk);
+    return chunk.subarray(row, row + 2 * this.agents);
+  }
+
   // --- executions, by step and time
 
-  executionsChunk(number) {
+  executionsChunk(number, isOptional = false) {
     return this.chunks.get(this.path("executions", number), (buffer) => {
       const rows = buffer.byteLength / 16;
       return {
@@ -63,7 +74,7 @@ export class Side {
         blockedBy: new Int32Array(buffer, 8 * rows, rows),
         cluster: new Int32Array(buffer, 12 * rows, rows),
       };
-    });
+    }, isOptional);
   }
 
   // {dispatched, committed, blockedBy, cluster} of an agent-step; null while it is unknown.
@@ -97,18 +108,20 @@ export class Side {
     return this.chunks.get(this.path("ends", 0), (buffer) => new Float32Array(buffer));
   }
 
-  // The step that each agent is at, at a time: its first one that is not committed. Returns the floor.
-  stepsAt(time, steps) {
+  // The step that each agent is at, at a time: its first one that is not committed. Returns the floor;
+  // null: `isOptional`, and a chunk is missing.
+  stepsAt(time, steps, isOptional = false) {
     const ends = this.ends();
     let floor = Infinity;
     for (let agent = 0; agent < this.agents; agent += 1) {
-      steps[agent] = this.stepAt(agent, time, ends);
+      steps[agent] = this.stepAt(agent, time, ends, isOptional);
+      if (steps[agent] < 0) return null;
       if (steps[agent] < floor) floor = steps[agent];
     }
     return floor;
   }
 
-  stepAt(agent, time, ends = this.ends()) {
+  stepAt(agent, time, ends, isOptional) {
     if (ends === null) return this.hints[agent];
     // the first chunk whose last step is not committed at that time
     let low = 0;
@@ -120,8 +133,8 @@ export class Side {
     }
     if (!this.meta.counts.executions) return 0;
     low = Math.min(low, this.meta.counts.executions - 1);
-    const chunk = this.executionsChunk(low);
-    if (chunk === null) return this.hints[agent];
+    const chunk = this.executionsChunk(low, isOptional);
+    if (chunk === null) return isOptional ? -1 : this.hints[agent];
     let first = 0;
     let last = Math.floor(chunk.rows / this.agents);
     while (first < last) {
@@ -211,8 +224,8 @@ export class Side {
 
   // --- calls
 
-  callsChunk(number) {
-    return this.chunks.get(this.path("calls", number), (buffer) => decodedCalls(buffer, this.agents));
+  callsChunk(number, isOptional) {
+    return this.chunks.get(this.path("calls", number), (buffer) => decodedCalls(buffer, this.agents), isOptional);
   }
 
   // First sending and last completion of each chunk of calls, (chunks, 2).
@@ -224,9 +237,13 @@ export class Side {
   *callsBetween(from, to) {
     const bounds = this.callBounds();
     if (bounds === null) return;
+    const found = [];
     for (let number = 0; 2 * number < bounds.length; number += 1) {
-      if (bounds[2 * number] > to || bounds[2 * number + 1] < from) continue;
-      const chunk = this.callsChunk(number);
+      if (bounds[2 * number] <= to && bounds[2 * number + 1] >= from) found.push(number);
+    }
+    const isOptional = this.chunks.areMany(found.length, CALLS_BYTES);
+    for (const number of found) {
+      const chunk = this.callsChunk(number, isOptional);
       if (chunk !== null) yield chunk;
     }
   }
@@ -246,6 +263,8 @@ export class Side {
   }
 }
 
+const asPositions = (buffer) => new Float32Array(buffer);
+
 function decodedCalls(buffer, agents) {
   const count = new Int32Array(buffer, 0, 1)[0];
   let at = 4;
@@ -260,6 +279,9 @@ function decodedCalls(buffer, agents) {
   }
   for (const name of ["sent", "started", "completed"]) calls[name] = column(Float32Array);
   for (const name of ["prompt", "output", "flags"]) calls[name] = column(Int32Array);
+  // of a call that failed or was cut off the end is not recorded: it is a mark where it was known last
+  const known = (row) => (Number.isNaN(calls.started[row]) ? calls.sent[row] : calls.started[row]);
+  calls.ended = calls.completed.map((time, row) => (Number.isNaN(time) ? known(row) : time));
   // rows by agent, in order of sending: offsets[a] … offsets[a + 1] of `order`
   const offsets = new Int32Array(agents + 1);
   for (let row = 0; row < count; row += 1) offsets[calls.agent[row] + 1] += 1;

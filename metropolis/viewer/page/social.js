@@ -1,4 +1,5 @@
-// Who met whom, and how a piece of news spread: agents on a circle, or where their graph puts them.
+// Who met whom, and how a piece of news spread: agents on a circle, or, of a graph with a node for
+// each, where that puts them.
 
 import { Stage, Taken, arrow, fitted, outlined } from "./canvas.js";
 import { leadColour } from "./colours.js";
@@ -11,8 +12,8 @@ export class Social {
     this.meetings = null; // [step, from, to] in order of steps
     this.news = null; // {words, heard: Map(agent -> {step, from, text})}
     const { graph } = side.meta;
-    this.isCircle = !graph;
-    this.places = graph ? layoutOf(side.agents, graph) : circle(side.agents);
+    this.isCircle = graph?.nodes !== side.agents;
+    this.places = this.isCircle ? circle(side.agents) : layoutOf(side.agents, graph.edges);
     this.stage = new Stage(canvas, {
       draw: (context) => this.draw(context),
       onTap: (x, y) => page.select(side.index, this.agentAt(x, y)),
@@ -86,10 +87,11 @@ export class Social {
 
   // The pairs that met until now: "a,b" -> {a, b, count, last}.
   pairs() {
-    const until = this.page.moments[this.side.index].front;
+    const { front, steps } = this.page.moments[this.side.index];
     const found = new Map();
     for (const [step, from, to] of this.meetings ?? []) {
-      if (step > until) break;
+      if (step > front) break;
+      if (step > steps[from]) continue; // it has not come to that step yet
       const [a, b] = from < to ? [from, to] : [to, from];
       const pair = found.get(`${a},${b}`) ?? { a, b, count: 0, last: 0 };
       pair.count += 1;
@@ -97,6 +99,12 @@ export class Social {
       found.set(`${a},${b}`, pair);
     }
     return [...found.values()].sort((one, other) => other.count - one.count);
+  }
+
+  // Whether an agent knows the news by now.
+  knows(agent) {
+    const { steps } = this.page.moments[this.side.index];
+    return (this.news?.heard.get(agent)?.step ?? Infinity) <= steps[agent];
   }
 
   place(agent) {
@@ -120,9 +128,9 @@ export class Social {
     }
     const pairs = this.pairs();
     const most = Math.max(1, ...pairs.slice(0, 1).map((pair) => pair.count));
-    const until = page.moments[side.index].front;
+    const selected = page.selectedOn(side);
     context.lineCap = "round";
-    const isSelected = (...agents) => page.isSelectedOn(side) && agents.includes(page.state.selected);
+    const isSelected = (...agents) => agents.includes(selected);
     for (const { a, b, count } of pairs) {
       context.strokeStyle = isSelected(a, b) ? theme.accent : theme.quiet;
       context.globalAlpha = this.news ? 0.12 : isSelected(a, b) ? 0.95 : 0.2 + 0.5 * (count / most);
@@ -133,10 +141,10 @@ export class Social {
       context.stroke();
     }
     context.globalAlpha = 1;
-    if (this.news) this.drawNews(context, theme, until);
+    if (this.news) this.drawNews(context, theme);
     const between = (2 * Math.PI * Math.min(...this.stage.scale)) / side.agents;
     const radius = Math.max(1.5, Math.min(9, 220 / side.agents + 3, this.isCircle ? 0.42 * between : 9));
-    const knows = (agent) => this.news?.heard.get(agent)?.step <= until;
+    const knows = (agent) => this.knows(agent);
     for (let agent = 0; agent < side.agents; agent += 1) {
       const [x, y] = this.place(agent);
       context.beginPath();
@@ -173,11 +181,11 @@ export class Social {
     }
   }
 
-  drawNews(context, theme, until) {
+  drawNews(context, theme) {
     context.strokeStyle = context.fillStyle = theme.accent;
     context.lineWidth = 2;
-    for (const [agent, { step, from }] of this.news.heard) {
-      if (from !== null && step <= until) arrow(context, this.place(from), this.place(agent), 11);
+    for (const [agent, { from }] of this.news.heard) {
+      if (from !== null && this.knows(agent)) arrow(context, this.place(from), this.place(agent), 11);
     }
   }
 }

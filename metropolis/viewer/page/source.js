@@ -2,6 +2,8 @@
 // Chunks are described in docs/viewer.md.
 
 const CHUNK_BYTES_MAX = 192 << 20;
+const FILLED_MAX = 0.75 * CHUNK_BYTES_MAX;
+const MANY_BYTES = CHUNK_BYTES_MAX / 8;
 
 async function unzipped(base64) {
   const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
@@ -84,68 +86,78 @@ export class Chunks {
   constructor(source, onLoad) {
     this.source = source;
     this.onLoad = onLoad;
-    this.kept = new Map(); // path -> {value, bytes, isOld}, in order of use
+    this.kept = new Map(); // path -> {value, bytes, isNew}, in order of use
     this.loading = new Map(); // path -> promise
     this.failed = new Map(); // path -> Error
-    this.expired = new Set(); // paths that changed while they were loaded
     this.bytes = 0;
   }
 
-  // The decoded chunk, or null while it is loaded; `onLoad` is called when it has come. Of a chunk
-  // that has changed, the old one until the new one has come.
-  get(path, decode) {
+  // The decoded chunk; while it is loaded the one before, or null. `onLoad` is called when it has come.
+  // `isOptional`: it is one of very many, which are not fetched beyond FILLED_MAX: else each would
+  // displace another one, without end.
+  get(path, decode, isOptional = false) {
     const found = this.kept.get(path);
     if (found !== undefined) {
       this.kept.delete(path);
       this.kept.set(path, found);
     }
-    if (found?.isOld !== false && !this.loading.has(path) && !this.failed.has(path)) {
+    const isFull = isOptional && found === undefined && this.bytes > FILLED_MAX;
+    if (!(isFull || found?.isNew || this.loading.has(path) || this.failed.has(path))) {
       const tell = () => this.onLoad(path);
       this.load(path, decode).then(tell, tell);
     }
     return found?.value ?? null;
   }
 
-  // A promise of the decoded chunk. One that could not be had is not asked for again, until `expire`.
+  // Whether as many chunks of that size are optional.
+  areMany(chunks, bytes) {
+    return chunks * bytes > MANY_BYTES;
+  }
+
+  // A promise of the decoded chunk. One that could not be had is not asked for again, until `renew`.
   load(path, decode) {
     const found = this.kept.get(path);
-    if (found?.isOld === false) return Promise.resolve(found.value);
+    if (found?.isNew) return Promise.resolve(found.value);
     if (this.failed.has(path)) return Promise.reject(this.failed.get(path));
     let promise = this.loading.get(path);
     if (promise === undefined) {
-      promise = this.fetched(path, decode);
+      promise = this.fetched(path, decode, () => this.loading.get(path) === promise);
       this.loading.set(path, promise);
     }
     return promise;
   }
 
-  async fetched(path, decode) {
+  // `isLast()`: whether the chunk has not changed since it was asked for.
+  async fetched(path, decode, isLast) {
     try {
       const buffer = await this.source.bytes(path);
       const value = decode(buffer);
-      this.bytes -= this.kept.get(path)?.bytes ?? 0;
-      this.kept.delete(path);
-      this.kept.set(path, { value, bytes: buffer.byteLength, isOld: this.expired.delete(path) });
-      this.bytes += buffer.byteLength;
-      for (const [other, each] of this.kept) {
-        if (this.bytes <= CHUNK_BYTES_MAX || other === path) break;
-        this.bytes -= each.bytes;
-        this.kept.delete(other);
-      }
+      if (isLast()) this.keep(path, value, buffer.byteLength);
       return value;
     } catch (error) {
-      this.failed.set(path, error);
+      if (isLast()) this.failed.set(path, error);
       throw error;
     } finally {
-      this.loading.delete(path);
+      if (isLast()) this.loading.delete(path);
     }
   }
 
-  // A chunk has changed: fetch it again at its next use.
-  expire(path) {
+  keep(path, value, bytes) {
+    this.bytes += bytes - (this.kept.get(path)?.bytes ?? 0);
+    this.kept.delete(path);
+    this.kept.set(path, { value, bytes, isNew: true });
+    for (const [other, each] of this.kept) {
+      if (this.bytes <= CHUNK_BYTES_MAX || other === path) break;
+      this.bytes -= each.bytes;
+      this.kept.delete(other);
+    }
+  }
+
+  // A chunk has changed: it is fetched again at its next use, and shown as it was until then.
+  renew(path) {
     const found = this.kept.get(path);
-    if (found !== undefined) found.isOld = true;
-    if (this.loading.has(path)) this.expired.add(path);
+    if (found !== undefined) found.isNew = false;
+    this.loading.delete(path);
     this.failed.delete(path);
   }
 }

@@ -5,7 +5,7 @@ const MEMORY = "metropolis.viewer";
 export class State {
   constructor() {
     this.view = "town"; // a key of `views` in main.js
-    this.basis = "time"; // "time": who was where in their own time; "step": as lockstep would show it
+    this.basis = "step"; // "time": who was where in their own time; "step": as lockstep would show it
     this.at = 0; // seconds of the run's clock, or a step
     this.isPlaying = false;
     this.speed = 1;

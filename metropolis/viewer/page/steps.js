@@ -13,7 +13,6 @@ export class Steps {
   constructor(page, side, canvas) {
     this.page = page;
     this.side = side;
-    this.first = 0; // the first row shown
     this.stage = new Stage(canvas, {
       draw: (context) => this.draw(context),
       onTap: (x, y) => page.select(side.index, this.agentAt(y)),
@@ -39,7 +38,7 @@ export class Steps {
 
   get row() {
     const free = this.stage.height - TOP - 16;
-    return Math.max(1, Math.min(ROW_MAX, free / this.side.agents));
+    return Math.max(1e-3, Math.min(ROW_MAX, free / this.side.agents));
   }
 
   agentAt(y) {
@@ -83,7 +82,7 @@ export class Steps {
         }
       }
       if (row >= 11) {
-        const isSelected = page.isSelectedOn(side) && page.state.selected === agent;
+        const isSelected = page.selectedOn(side) === agent;
         context.font = `${isSelected ? 700 : 400} 12px system-ui, sans-serif`;
         context.fillStyle = isSelected ? theme.accent : theme.ink;
         context.textAlign = "right";

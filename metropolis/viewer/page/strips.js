@@ -8,8 +8,8 @@ export const STRIP = 46; // pixels
 // `at`: which of `measured`; `rank`: 0 is left out last.
 export const STRIPS = [
   { name: "calls in flight", at: 0, rank: 0 },
-  { name: "batch by instance", at: 1, rank: 2 },
-  { name: "KV tokens by instance", at: 2, rank: 3 },
+  { name: "batch by instance", at: 1, rank: 2, ofInstances: true },
+  { name: "KV tokens by instance", at: 2, rank: 3, ofInstances: true },
   { name: "skew, steps", at: 3, rank: 1 },
   { name: "tokens so far", at: 4, rank: 4 },
 ];
@@ -17,7 +17,7 @@ export const STRIPS = [
 // The values of every strip at each pixel.
 export function measured(side, from, to, width) {
   const perPixel = (to - from) / width;
-  const instances = Math.max(1, Math.min(8, side.meta.instances || 1));
+  const instances = Math.min(8, side.meta.instances);
   const flight = new Float64Array(width + 1);
   const batch = Array.from({ length: instances }, () => new Float64Array(width + 1));
   const kv = Array.from({ length: instances }, () => new Float64Array(width + 1));
@@ -27,14 +27,14 @@ export function measured(side, from, to, width) {
     for (let row = 0; row < calls.count; row += 1) {
       const sent = calls.sent[row];
       if (sent > to) break;
-      const ended = Number.isNaN(calls.completed[row]) ? side.meta.end_s : calls.completed[row];
+      const ended = calls.ended[row];
       if (ended < to + perPixel) tokens[Math.min(width - 1, place(ended))] += calls.prompt[row] + calls.output[row];
       if (ended < from) continue;
       flight[place(sent)] += 1;
       flight[place(ended)] -= 1;
       const started = Number.isNaN(calls.started[row]) ? sent : calls.started[row];
-      const instance = Math.max(0, calls.instance[row]);
-      if (instance >= instances) continue;
+      const instance = calls.instance[row];
+      if (instance < 0 || instance >= instances) continue; // not known, or beyond those shown
       batch[instance][place(started)] += 1;
       batch[instance][place(ended)] -= 1;
       const held = calls.prompt[row] + calls.output[row];
@@ -54,8 +54,10 @@ function skew(side, from, to, width) {
   const every = Math.max(1, Math.ceil((side.agents * width) / 60_000));
   const steps = new Int32Array(side.agents);
   const line = new Float64Array(width);
+  const isOptional = side.chunks.areMany(side.meta.counts.executions, 16 * side.perChunk * side.agents);
   for (let x = 0; x < width; x += every) {
-    const floor = side.stepsAt(from + ((to - from) * x) / width, steps);
+    const floor = side.stepsAt(from + ((to - from) * x) / width, steps, isOptional);
+    if (floor === null) continue; // a gap
     let front = 0;
     for (const step of steps) if (step > front) front = step;
     line.fill(front - floor, x, Math.min(width, x + every));

@@ -19,9 +19,9 @@ export class Town {
     this.side = side;
     this.hovered = null;
     const { map, graph } = side.meta;
-    this.hops = graph ? layoutOf(side.agents, graph) : null;
+    this.hops = graph ? layoutOf(graph.nodes, graph.edges) : null;
+    this.crowd = new Int32Array(side.agents);
     this.picture = null;
-    this.extent = [Infinity, Infinity, -Infinity, -Infinity]; // of a plane: x0, y0, x1, y1
     this.map = map;
     this.fold = map ? new Fold(map) : null;
     this.stage = new Stage(canvas, {
@@ -44,26 +44,24 @@ export class Town {
       this.stage.fit(-1.1, -1.1, 1.1, 1.1);
       return;
     }
-    this.isWider();
-    const [x0, y0, x1, y1] = this.extent;
-    if (x0 <= x1) this.stage.fit(x0 - 4, y0 - 4, x1 + 5, y1 + 5);
+    this.box = [Infinity, Infinity, -Infinity, -Infinity];
+    this.widen();
   }
 
-  // Without a map or graph: includes the places that are known now, and says whether they are more.
-  isWider() {
-    if (this.map || this.hops || !this.side.meta.counts.positions) return false;
-    const number = Math.min(Math.floor(this.page.moments[this.side.index].front / this.side.perChunk), this.side.meta.counts.positions - 1);
-    const points = this.side.positionsChunk(number);
-    if (points === null || this.included === points) return false;
-    this.included = points;
-    const before = this.extent.join();
-    for (let at = 0; at + 1 < points.length; at += 2) {
-      this.extent[0] = Math.min(this.extent[0], points[at]);
-      this.extent[1] = Math.min(this.extent[1], points[at + 1]);
-      this.extent[2] = Math.max(this.extent[2], points[at]);
-      this.extent[3] = Math.max(this.extent[3], points[at + 1]);
+  // Show as much of a plane as agents have been in since `fit`, as far as their positions have come.
+  widen() {
+    const { positions, isKnown } = this.page.moments[this.side.index];
+    let [x0, y0, x1, y1] = this.box;
+    for (let agent = 0; agent < this.side.agents; agent += 1) {
+      if (!isKnown[agent]) continue;
+      const [x, y] = [positions[2 * agent], positions[2 * agent + 1]];
+      [x0, y0] = [Math.min(x0, x), Math.min(y0, y)];
+      [x1, y1] = [Math.max(x1, x), Math.max(y1, y)];
     }
-    return this.extent.join() !== before;
+    const box = [x0, y0, x1, y1];
+    if (x0 > x1 || box.every((edge, at) => edge === this.box[at])) return;
+    this.box = box;
+    this.stage.fit(x0 - 4, y0 - 4, x1 + 5, y1 + 5);
   }
 
   viewed(isFirst, change) {
@@ -88,9 +86,29 @@ export class Town {
   // The place of an agent on the canvas.
   place(agent) {
     const { stage } = this;
-    if (this.hops) return [stage.toX(this.hops[2 * agent]), stage.toY(this.hops[2 * agent + 1])];
     const { positions } = this.page.moments[this.side.index];
+    if (this.hops) {
+      const [x, y] = this.nodePlace(positions[2 * agent]);
+      const turn = 2.4 * this.crowd[agent]; // agents at one node stand around it
+      const away = this.crowd[agent] ? 1.6 * this.radius * Math.sqrt(this.crowd[agent]) : 0;
+      return [x + away * Math.cos(turn), y + away * Math.sin(turn)];
+    }
     return this.placeOf(positions[2 * agent], positions[2 * agent + 1]);
+  }
+
+  nodePlace(node) {
+    return [this.stage.toX(this.hops[2 * node]), this.stage.toY(this.hops[2 * node + 1])];
+  }
+
+  // How many agents before this one are at the same node.
+  countCrowds() {
+    const { positions } = this.page.moments[this.side.index];
+    const seen = new Map();
+    for (let agent = 0; agent < this.side.agents; agent += 1) {
+      const node = positions[2 * agent];
+      this.crowd[agent] = seen.get(node) ?? 0;
+      seen.set(node, this.crowd[agent] + 1);
+    }
   }
 
   // The middle of a tile on the canvas.
@@ -125,9 +143,11 @@ export class Town {
     const theme = page.theme;
     const moment = page.moments[side.index];
     this.names = new Taken();
-    if (this.isFitted && this.isWider()) this.fit();
-    if (page.state.follows && page.isSelectedOn(side)) {
-      const [x, y] = this.place(page.state.selected);
+    if (this.isFitted && !this.map && !this.hops) this.widen();
+    if (this.hops) this.countCrowds();
+    const selected = page.selectedOn(side);
+    if (page.state.follows && selected !== null) {
+      const [x, y] = this.place(selected);
       stage.offset[0] += stage.width / 2 - x;
       stage.offset[1] += stage.height / 2 - y;
     }
@@ -136,12 +156,12 @@ export class Town {
     this.drawWays(context, moment);
     this.drawWaits(context, theme, moment);
     const order = [...moment.steps.keys()].sort((a, b) => moment.steps[a] - moment.steps[b]);
-    for (const agent of order) if (moment.isKnown[agent] || this.hops) this.drawAgent(context, theme, moment, agent);
+    for (const agent of order) if (moment.isKnown[agent]) this.drawAgent(context, theme, moment, agent);
     if (stage.scale[0] >= 1.6 * NAMES_FROM && !this.hops) {
       for (const agent of order) if (moment.isKnown[agent] && this.isInside(...this.place(agent))) this.drawName(context, theme, agent, false);
     }
     this.label = null;
-    if (page.isSelectedOn(side)) this.drawSelected(context, theme);
+    if (selected !== null) this.drawSelected(context, theme, selected);
     drawSpeech(context, theme, moment, this);
     if (this.hovered !== null) this.drawName(context, theme, this.hovered, true);
   }
@@ -218,14 +238,14 @@ export class Town {
   }
 
   drawAcquaintances(context, theme) {
-    const edges = this.side.meta.graph.edges ?? this.side.meta.graph;
+    const { edges } = this.side.meta.graph;
     context.strokeStyle = theme.line;
     context.lineWidth = 1;
     context.globalAlpha = Math.max(0.15, Math.min(0.9, 600 / edges.length));
     context.beginPath();
     for (const [a, b] of edges) {
-      context.moveTo(...this.place(a));
-      context.lineTo(...this.place(b));
+      context.moveTo(...this.nodePlace(a));
+      context.lineTo(...this.nodePlace(b));
     }
     context.stroke();
     context.globalAlpha = 1;
@@ -239,7 +259,7 @@ export class Town {
     context.lineWidth = Math.max(1.2, Math.min(3, 0.16 * stage.scale[0]));
     context.lineJoin = "round";
     for (let agent = 0; agent < side.agents; agent += 1) {
-      const isSelected = page.isSelectedOn(side) && page.state.selected === agent;
+      const isSelected = page.selectedOn(side) === agent;
       if (!all && !isSelected) continue;
       const last = moment.steps[agent];
       context.globalAlpha = isSelected ? 0.9 : 0.35;
@@ -302,7 +322,7 @@ export class Town {
       context.fillStyle = theme.panel;
       context.fill();
     }
-    if (this.page.differs?.(agent, moment)) {
+    if (this.page.differs(this.side, agent, moment)) {
       context.beginPath();
       context.arc(x, y, radius + 3, 0, 2 * Math.PI);
       context.strokeStyle = theme.alarm;
@@ -363,14 +383,14 @@ export class Town {
     });
   }
 
-  drawSelected(context, theme) {
-    const [x, y] = this.place(this.page.state.selected);
+  drawSelected(context, theme, agent) {
+    const [x, y] = this.place(agent);
     context.beginPath();
     context.arc(x, y, this.radius + 4, 0, 2 * Math.PI);
     context.strokeStyle = theme.accent;
     context.lineWidth = 2.5;
     context.stroke();
-    this.drawName(context, theme, this.page.state.selected, true);
+    this.drawName(context, theme, agent, true);
   }
 }
 

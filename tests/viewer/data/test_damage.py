@@ -112,3 +112,12 @@ def test_a_damaged_folder(shared_run: Path, tmp_path: Path) -> None:
 def test_many_damaged_folders(shared_run: Path, tmp_path: Path) -> None:
     first = int(os.environ.get("METROPOLIS_SEED", "0"))
     check(shared_run, tmp_path / "damaged", range(first, first + 3_000))
+
+
+def test_a_pipe_in_place_of_a_timeline(run_copy: Path) -> None:
+    """A folder of another user may contain anything: reading a pipe would not end."""
+    path = run_copy / "timeline" / "calls-0.arrows"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(MetropolisError, match="is not a file"):
+        open_run(run_copy)

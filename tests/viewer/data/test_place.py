@@ -47,7 +47,7 @@ def test_maps(walls: np.ndarray, arenas: np.ndarray, objects: np.ndarray) -> Non
 
 
 def test_graphs() -> None:
-    assert graph_of(((1, 2), (0,), (0,))) == {"edges": [(0, 1), (0, 2)]}
+    assert graph_of(((1, 2), (0,), (0,))) == {"nodes": 3, "edges": [(0, 1), (0, 2)]}
 
 
 @given(st.lists(st.tuples(*[st.floats(-9, 9, width=32)] * 2), min_size=1), st.floats(0, 9))

@@ -142,6 +142,7 @@ def test_a_run_is_followed(tmp_path: Path) -> None:
     side = open_run(tmp_path)
     assert side.meta()["live"]
     assert side.status()["state"] == "runs"
+    assert side.status()["newest"] >= side.status()["floor"]
     for _ in steps:
         changed = side.refresh()
         assert ({"positions", "moments"} <= changed.keys()) or not changed.get("positions")
