@@ -118,7 +118,7 @@ def test_every_module_of_runtime_is_in_a_part_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sources(".py", ".cpp", ".hpp"), ids=lambda p: str(p.relative_to(ROOT))
+    "path", sources(".js", ".css", ".py", ".cpp", ".hpp"), ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_files_have_one_subject(path: Path) -> None:
     lines = path.read_text().count("\n")

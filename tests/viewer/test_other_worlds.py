@@ -103,6 +103,7 @@ def test_a_plane_is_shown_where_the_agents_are(tmp_path: Path, serve: Serve, sho
 
 def test_agents_of_a_graph_are_at_its_nodes(tmp_path: Path, serve: Serve, show: Show) -> None:
     page = show(serve(world(tmp_path, "graph", GRAPH)))
+    page.evaluate("metropolis.moveTo('step', 0)")
     *agents, (width, height) = places(page)
     for x, y in agents:
         assert 0 < x < width
@@ -184,8 +185,10 @@ def test_calls_that_failed_do_not_last(failing: Path, serve: Serve, show: Show) 
     names, lines = page.evaluate(
         """() => { const view = metropolis.views.calls[0];
           const lines = view.measured(0, view.side.meta.end_s, 40000);
-          return [view.strips, lines.map((group) => Math.max(...group[0].slice(-3)) +
-            1e6 * group[0].reduce((a, b) => Math.max(a, b)))]; }"""
+          const names = view.strips.map(({name}) => name);
+          const known = lines.filter((group) => group.length).map(([line]) => line);
+          return [names, known.map((line) => Math.max(...line.slice(-3)) +
+            1e6 * line.reduce((a, b) => Math.max(a, b)))]; }"""
     )
     assert names == ["calls in flight", "skew, steps", "tokens so far"]  # no instance is known
     last, highest = lines[0] % 1e6, lines[0] // 1e6
@@ -241,7 +244,10 @@ def test_a_lost_server_is_shown(smallville: Path, serve: Serve, show: Show) -> N
           metropolis.source.follow = () => Promise.reject(new TypeError("network error"));
           return follow(metropolis); })"""
     )
-    assert page.text_content("#live-state") == "the viewer's server has ended"
+    assert (
+        page.text_content("#live-state")
+        == "the viewer has ended: `metropolis view` shows the run again"
+    )
     assert page.evaluate("document.getElementById('run-stop').hidden")
 
 
