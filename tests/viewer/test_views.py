@@ -12,7 +12,7 @@ import pytest
 
 from metropolis.timeline.reader import read_timeline
 from metropolis.trace.parquet import read_trace
-from tests.viewer.conftest import STEPS, Serve, Show, run_metropolis, until
+from tests.viewer.conftest import STEPS, Serve, Show, until
 
 PIXEL = """([view, x, y]) => {
   const {canvas, context} = metropolis.views[view][0].stage;
@@ -387,18 +387,3 @@ def test_a_chunk_that_changed_is_shown_until_the_new_one_has_come(page: Any) -> 
         }"""
     )
     assert (old, loading, new) == (True, True, True)
-
-
-def test_a_plane_shows_all_agents(serve: Serve, show: Show, tmp_path: Path) -> None:
-    run_metropolis("run", "minimal", "--steps", "40", "--out", tmp_path / "plane", "--quiet")
-    page = show(serve(tmp_path / "plane"))
-    for share in (0, 0.5, 1):
-        page.evaluate("share => metropolis.moveTo('time', share * metropolis.transport.end)", share)
-        until(page, SETTLED)
-        page.evaluate("metropolis.changed({}); metropolis.draw()")
-        assert page.evaluate(
-            """() => { const town = metropolis.views.town[0], {width, height} = town.stage;
-              return [...Array(town.side.agents).keys()].every((agent) => {
-                const [x, y] = town.place(agent);
-                return x > 0 && y > 0 && x < width && y < height; }); }"""
-        )
