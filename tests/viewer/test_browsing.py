@@ -218,3 +218,23 @@ def test_a_branch_is_shown_beside_its_run(
           return count; }"""
     )
     assert marked > 0
+
+
+def test_a_run_with_prices_shows_its_cost(serve: Serve, show: Show, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run_metropolis(
+        "run", "minimal", "--steps", "30", "--out", folder, "--quiet", "--price-in", "3",
+        "--price-out", "15",
+    )  # fmt: skip
+    calls = read_timeline(folder / "timeline").calls
+    cost = (3 * calls.prompt_tokens.sum() + 15 * calls.output_tokens.sum()) / 1e6
+    page = show(serve(folder))
+    page.click("#tab-calls")
+    until(page, "metropolis.chunks.loading.size === 0")
+    names, most = page.evaluate(
+        """() => { const view = metropolis.views.calls[0];
+          const lines = view.measured(0, view.end, 900);
+          return [view.strips.map(({name}) => name), Math.max(...lines[4][0])]; }"""
+    )
+    assert "cost so far" in names
+    assert most == pytest.approx(cost)

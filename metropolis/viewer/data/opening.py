@@ -40,7 +40,7 @@ RACED = tuple(name for name, mode in MODES.items() if not mode.is_bound)
 def open_run(folder: Path) -> Side:
     """The run in `folder`. Raises MetropolisError if there is none, or its files are damaged."""
     directory = RunDirectory(folder)
-    directory.read()
+    about = directory.read()["about"]
     view, meta = read_view(folder)
     steps = HistorySteps(directory.history, directory.run, view, meta, _edited(directory))
     return Side(
@@ -50,6 +50,7 @@ def open_run(folder: Path) -> Side:
             "mode": view.mode,
             "target": view.target,
             "forked": _forked(directory),
+            "prices": _prices(about),
         },
         meta,
         steps,
@@ -58,6 +59,14 @@ def open_run(folder: Path) -> Side:
         Minds(folder, directory.run, meta, view.appearance.memories),
         lambda: is_locked(directory.journal),
     )
+
+
+def _prices(about: Mapping[str, Any]) -> list[float] | None:
+    """Of a million tokens of prompts, and of answers; None: the run has none."""
+    prices = [about.get(name) for name in ("price_in", "price_out")]
+    if all(isinstance(price, float | int) for price in prices):
+        return [float(price) for price in prices if price is not None]
+    return None
 
 
 def _forked(directory: RunDirectory) -> dict[str, Any] | None:
@@ -116,6 +125,7 @@ def _lane(folder: Path, mode: str, trace: Trace, steps: Steps, note: str) -> Sid
             "mode": mode,
             "target": trace.steps,
             "forked": None,
+            "prices": None,
         },
         trace.meta,
         steps,

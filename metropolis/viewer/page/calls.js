@@ -4,7 +4,7 @@
 import { Stage, fitted, ticks } from "./canvas.js";
 import { count, seconds } from "./format.js";
 import { FAILED, WASTED } from "./side.js";
-import { STRIP, STRIPS, drawStrip, measured } from "./strips.js";
+import { STRIP, drawStrip, measured, stripsOf } from "./strips.js";
 
 const TOP = 30;
 const STRIP_GAP = 8;
@@ -41,7 +41,7 @@ export class Calls {
     const { height } = this.stage;
     const rows = Math.max(60, Math.min(12 * this.side.agents, 0.5 * height));
     const room = Math.floor((height - TOP - rows - 6) / (STRIP + STRIP_GAP));
-    const known = STRIPS.filter(({ ofInstances }) => !ofInstances || this.side.meta.instances);
+    const known = stripsOf(this.side.meta);
     const shown = [...known].sort((a, b) => a.rank - b.rank).slice(0, Math.max(0, room));
     return known.filter((strip) => shown.includes(strip));
   }

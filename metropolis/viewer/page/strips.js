@@ -1,4 +1,5 @@
-// Strips below the calls: calls in flight, the instances' batches and KV, the skew, and the tokens so far.
+// Strips below the calls: calls in flight, the instances' batches and KV, the skew, and the tokens so far, or
+// their cost.
 
 import { fitted } from "./canvas.js";
 import { category } from "./colours.js";
@@ -6,13 +7,19 @@ import { count } from "./format.js";
 
 export const STRIP = 46; // pixels
 // `at`: which of `measured`; `rank`: 0 is left out last.
-export const STRIPS = [
+const STRIPS = [
   { name: "calls in flight", at: 0, rank: 0 },
   { name: "batch by instance", at: 1, rank: 2, ofInstances: true },
   { name: "KV tokens by instance", at: 2, rank: 3, ofInstances: true },
   { name: "skew, steps", at: 3, rank: 1 },
   { name: "tokens so far", at: 4, rank: 4 },
 ];
+
+// The strips of a side: of a run with prices, the cost instead of the tokens.
+export function stripsOf({ instances, prices }) {
+  const known = STRIPS.filter(({ ofInstances }) => !ofInstances || instances);
+  return known.map((strip) => (strip.at === 4 && prices ? { ...strip, name: "cost so far", digits: 2 } : strip));
+}
 
 // The values of every strip at each pixel.
 export function measured(side, from, to, width) {
@@ -22,13 +29,14 @@ export function measured(side, from, to, width) {
   const batch = Array.from({ length: instances }, () => new Float64Array(width + 1));
   const kv = Array.from({ length: instances }, () => new Float64Array(width + 1));
   const tokens = new Float64Array(width + 1);
+  const [perPrompt, perOutput] = (side.meta.prices ?? [1e6, 1e6]).map((price) => price / 1e6);
   const place = (time) => Math.min(width, Math.max(0, Math.floor((time - from) / perPixel)));
   for (const calls of side.callsBetween(-Infinity, to)) {
     for (let row = 0; row < calls.count; row += 1) {
       const sent = calls.sent[row];
       if (sent > to) break;
       const ended = calls.ended[row];
-      if (ended < to + perPixel) tokens[Math.min(width - 1, place(ended))] += calls.prompt[row] + calls.output[row];
+      if (ended < to + perPixel) tokens[Math.min(width - 1, place(ended))] += perPrompt * calls.prompt[row] + perOutput * calls.output[row];
       if (ended < from) continue;
       flight[place(sent)] += 1;
       flight[place(ended)] -= 1;
@@ -66,7 +74,7 @@ function skew(side, from, to, width) {
 }
 
 // A line for each of `lines`, on one scale; their numbers in their colours, if there are several.
-export function drawStrip(context, theme, { name }, lines, left, top) {
+export function drawStrip(context, theme, { name, digits = 0 }, lines, left, top) {
   let most = 0;
   for (const line of lines) for (const value of line) if (value > most) most = value;
   context.font = "11px system-ui, sans-serif";
@@ -75,7 +83,7 @@ export function drawStrip(context, theme, { name }, lines, left, top) {
   context.fillStyle = theme.ink;
   context.fillText(fitted(context, name, left - 12), left - 10, top + 2);
   context.fillStyle = theme.quiet;
-  context.fillText(`up to ${count(Math.round(most))}`, left - 10, top + 16);
+  context.fillText(`up to ${digits ? most.toFixed(digits) : count(Math.round(most))}`, left - 10, top + 16);
   context.fillStyle = theme.area;
   context.fillRect(left, top, lines[0].length, STRIP);
   const isOnly = lines.length === 1;
