@@ -197,22 +197,23 @@ class Page {
     });
   }
 
-  // The functions with the most calls first: these have colours of their own. The order is kept once
+  // The functions whose calls take most time first: these have colours of their own. The order is kept once
   // there are enough calls, so that colours do not change any more.
   functionsByUse() {
     if (this.isOrderFinal) return this.functionOrder;
     const uses = new Map();
+    let total = 0;
     for (const side of this.sides) {
       for (const name of side.meta.functions) if (!uses.has(name)) uses.set(name, 0);
       for (const calls of side.callsBetween(-Infinity, Infinity)) {
         for (let row = 0; row < calls.count; row += 1) {
           const name = side.meta.functions[calls.function[row]];
-          uses.set(name, (uses.get(name) ?? 0) + 1);
+          uses.set(name, (uses.get(name) ?? 0) + calls.ended[row] - calls.sent[row]);
         }
+        total += calls.count;
       }
     }
     const order = [...uses].sort((a, b) => b[1] - a[1]).map(([name]) => name);
-    const total = [...uses.values()].reduce((sum, each) => sum + each, 0);
     this.functionOrder = order;
     this.isOrderFinal = total >= CALLS_ENOUGH;
     return order;
