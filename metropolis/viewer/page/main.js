@@ -322,12 +322,11 @@ class Page {
       this.showsWaits = event.target.checked;
       this.invalidate();
     });
-    for (const medium of ["(prefers-color-scheme: dark)", "print"]) matchMedia(medium).addEventListener("change", () => this.repaint());
+    matchMedia("print").addEventListener("change", () => this.repaint());
+    DARK.addEventListener("change", () => this.repaintNow(chosenTheme()));
     addEventListener("beforeprint", () => this.repaintNow("light")); // paper is white
-    addEventListener("afterprint", () => this.repaintNow(remembered("theme", "")));
+    addEventListener("afterprint", () => this.repaintNow(chosenTheme()));
     listenToKeys(this, VIEWS);
-    const kept = remembered("theme", "");
-    if (kept) document.documentElement.dataset.theme = kept;
     this.repaint();
   }
 
@@ -343,11 +342,9 @@ class Page {
   }
 
   changeTheme() {
-    const isDark = document.documentElement.dataset.theme
-      ? document.documentElement.dataset.theme === "dark"
-      : matchMedia("(prefers-color-scheme: dark)").matches;
-    document.documentElement.dataset.theme = isDark ? "light" : "dark";
-    remember("theme", document.documentElement.dataset.theme);
+    const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = name;
+    remember("theme", name);
     this.repaint();
   }
 
@@ -358,6 +355,10 @@ class Page {
     this.invalidate();
   }
 }
+
+// The reader's choice, or else that of the system.
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+const chosenTheme = () => remembered("theme", "") || (DARK.matches ? "dark" : "light");
 
 async function start() {
   const source = openSource();
@@ -372,6 +373,7 @@ async function start() {
   page.start(sides);
 }
 
+document.documentElement.dataset.theme = chosenTheme();
 start().catch((error) => {
   document.body.dataset.state = "failed";
   byId("failure").hidden = false;
