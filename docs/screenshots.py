@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
+from metropolis.bench import METROPOLIS, server
+
 IMAGES = Path(__file__).parent / "images"
-COMMAND = [sys.executable, "-c", "from metropolis.cli import main; main()"]
 SIZE = {"width": 1280, "height": 800}
 BUSIEST = """() => {
   const {sides, transport} = metropolis;
@@ -39,25 +39,22 @@ BUSIEST = """() => {
 
 def run(*words: str | Path) -> None:
     """Run a metropolis command."""
-    subprocess.run([*COMMAND, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*METROPOLIS, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
 def page_of(browser: Browser, folder: Path, **options: Any) -> Iterator[Any]:
     """The viewer's page of a folder."""
-    words = [*COMMAND, "view", str(folder), "--no-open"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
+    with server([*METROPOLIS, "view", str(folder), "--no-open"]) as url:
         page = browser.new_context(viewport=SIZE, device_scale_factor=1.5, **options).new_page()
         try:
-            page.goto(server.stdout.readline().strip())
+            page.goto(url)
             while page.evaluate("document.body.dataset.state") == "loading":
                 page.wait_for_timeout(50)
             page.wait_for_timeout(1000)
             yield page
         finally:
             page.context.close()
-            server.kill()
 
 
 def shoot(page: Any, name: str) -> None:

@@ -94,7 +94,7 @@ def server(start: list[str]) -> Iterator[str]:
         process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             assert process.stdout is not None
-            url = re.search(r"http://[\w.:]+", process.stdout.readline())
+            url = re.search(r"http://[\w.:]+(/#token=[\w-]+)?", process.stdout.readline())
             if url is None:
                 status = process.wait()
                 errors.seek(0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench import need
+from metropolis.bench import METROPOLIS, need, server
 from metropolis.types import MetropolisError
 
 VIEWS = ("town", "steps", "calls", "social")
@@ -75,27 +73,19 @@ def _measured(run: Path, beside: str | None) -> dict[str, Any]:
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         raise MetropolisError("there is no chromium on this machine; install it with your system")
-    words = [sys.executable, "-c", "from metropolis.cli import main; main()", "view", str(run)]
-    words += ["--no-open", *(["--beside", beside] if beside else [])]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().strip()
-            if not url:
-                raise MetropolisError("metropolis view has ended, as it says above")
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=found, args=[*ARGUMENTS])
-                page = browser.new_page(viewport={"width": 1360, "height": 860})
-                began_s = time.perf_counter()
-                page.goto(url)
-                while page.evaluate("document.body.dataset.state") == "loading":
-                    if time.perf_counter() - began_s > OPEN_S:
-                        raise MetropolisError(f"the page did not open within {OPEN_S:g} s")
-                open_s = time.perf_counter() - began_s
-                views = {name: _scrubbed(page, name) for name in VIEWS}
-                browser.close()
-        finally:
-            server.kill()
+    words = [*METROPOLIS, "view", str(run), "--no-open"]
+    words += ["--beside", beside] if beside else []
+    with server(words) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=[*ARGUMENTS])
+        page = browser.new_page(viewport={"width": 1360, "height": 860})
+        began_s = time.perf_counter()
+        page.goto(url)
+        while page.evaluate("document.body.dataset.state") == "loading":
+            if time.perf_counter() - began_s > OPEN_S:
+                raise MetropolisError(f"the page did not open within {OPEN_S:g} s")
+        open_s = time.perf_counter() - began_s
+        views = {name: _scrubbed(page, name) for name in VIEWS}
+        browser.close()
     return {"open_s": open_s, "views": views}
 
 

@@ -22,7 +22,7 @@ from metropolis.names import did_you_mean
 from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
-from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Risk
+from metropolis.runtime.replays.modes import AUTO_RISK, MODES, OUT_OF_ORDER, Risk
 from metropolis.runtime.replays.plots import prepare_figures, write_figures
 from metropolis.runtime.replays.recorded_replay import prepare_folder, record_replays
 from metropolis.runtime.replays.replay import (
@@ -42,8 +42,6 @@ from metropolis.trace.schema import Trace
 from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
 
-OUT_OF_ORDER = {"out_of_order": "versioned"}
-"""Mode name of live runs -> the rule that it stands for."""
 COUNT_MAX = 1_000_000
 DISTANCE_MAX = 1e6
 EQUAL_ONLY = "no_dependency"

@@ -12,8 +12,9 @@ import click
 from metropolis.cli.run_options import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.names import check_name
+from metropolis.runtime.replays.modes import OUT_OF_ORDER
 from metropolis.viewer.browser import open_browser
-from metropolis.viewer.data.opening import OUT_OF_ORDER, RACED, open_sides
+from metropolis.viewer.data.opening import RACED, open_sides
 from metropolis.viewer.data.side import Side
 from metropolis.viewer.page_file import write_page
 

@@ -14,13 +14,14 @@ from rich.table import Table
 
 from metropolis.bench import MODEL
 from metropolis.cli.choices import NamedChoice
-from metropolis.cli.replay import OUT_OF_ORDER, cut_hours
+from metropolis.cli.replay import cut_hours
 from metropolis.cli.terminal import printable
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.plan.machine import Machine
 from metropolis.plan.society.allocation import GPUS_MAX
 from metropolis.plan.society.search import REPLAYS_MAX, Candidate, SocietyPlan, plan_society
 from metropolis.progress import progress_bar
+from metropolis.runtime.replays.modes import OUT_OF_ORDER
 from metropolis.sim.architecture import GPUS
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from metropolis.rules.rules import MakeRule, conservative, lockstep, versioned
 
+OUT_OF_ORDER = {"out_of_order": "versioned"}
+"""Mode of a run -> the mode of a replay with its usual rule."""
+
 
 class Risk(NamedTuple):
     """The chance of being wrong at which an agent of the mode optimistic still runs ahead."""

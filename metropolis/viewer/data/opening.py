@@ -11,7 +11,7 @@ from metropolis.names import check_name
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import read_view
-from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.modes import MODES, OUT_OF_ORDER
 from metropolis.runtime.replays.recorded_replay import INDEX, read_recorded_replay, record_replays
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet
@@ -30,8 +30,6 @@ from metropolis.world.entities import Entity
 
 PROFILE = "llama-3-8b/l4"
 """Of the instances on which a run is replayed that does not say its own."""
-OUT_OF_ORDER = {"out_of_order": "versioned"}
-"""Mode of a run -> the mode of the replay that stands for it."""
 USUAL_RACE = ("lockstep", "versioned")
 """The lanes that are shown of a replay that has them, unless others are named."""
 RACED = tuple(name for name, mode in MODES.items() if not mode.is_bound)

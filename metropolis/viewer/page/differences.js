@@ -93,7 +93,7 @@ export function differenceParts(page, panel) {
   const { first, list, isComplete } = page.differences;
   const [one] = page.sides;
   const title = first !== null ? `They part at step ${count(first)}` : isComplete ? "No difference" : "Comparing…";
-  const subtitle = first === null ? null : `${worldTime(one, first)} · ${plural(list.length, "difference")}${isComplete ? "" : " so far"}`;
+  const subtitle = first === null ? null : `${worldTime(one, first)} · ${plural(list.length, "difference")}`;
   return [
     panel.heading(title, subtitle, null),
     element("ol", { class: "moments" }, ...list.slice(0, SHOWN_MAX).map((difference) => differenceRow(page, difference))),

@@ -20,7 +20,6 @@ export async function follow(page) {
     // the browser's own sentences on a lost connection do not say whose it was
     disconnected(error instanceof TypeError ? ENDED : error.message);
   }
-  for (const command of COMMANDS) byId(`run-${command}`).hidden = true;
 }
 
 function disconnected(sentence) {
@@ -69,6 +68,5 @@ function show(status, page) {
   byId("run-pause").hidden = !canControl || Boolean(status.paused);
   byId("run-resume").hidden = !canControl || !status.paused;
   byId("run-stop").hidden = !canControl;
-  document.body.dataset.run = status.state ?? "";
   if (status.state === "ended") page.state.set({ isLive: false });
 }

@@ -12,7 +12,7 @@ import { LeadScale, Moment } from "./moment.js";
 import { Panel } from "./panel.js";
 import { Side } from "./side.js";
 import { Social } from "./social.js";
-import { Chunks, asJSON, openSource } from "./source.js";
+import { Chunks, asFloats, asJSON, openSource } from "./source.js";
 import { State, remember, remembered } from "./state.js";
 import { Steps } from "./steps.js";
 import { Town } from "./town.js";
@@ -32,7 +32,6 @@ class Page {
     this.showsWaits = true;
     this.views = {}; // name -> a view for each side
     this.theme = theme();
-    this.frames = []; // durations of the last frames in ms, for tests
   }
 
   start(sides) {
@@ -57,12 +56,9 @@ class Page {
     let before = performance.now();
     const frame = (now) => {
       requestAnimationFrame(frame);
-      const began = performance.now();
       this.transport.play(Math.min(0.25, (now - before) / 1000));
       before = now;
       this.draw();
-      this.frames.push(performance.now() - began);
-      if (this.frames.length > 600) this.frames.shift();
     };
     requestAnimationFrame(frame);
     document.body.dataset.state = "ready";
@@ -369,7 +365,7 @@ async function start() {
   for (let index = 0; index < total; index += 1) sides.push(await Side.open(index, chunks));
   page = new Page(source, chunks);
   window.metropolis = page;
-  await Promise.all(sides.filter((side) => side.meta.counts.executions).map((side) => chunks.load(side.path("ends", 0), (buffer) => new Float32Array(buffer)).catch(() => null)));
+  await Promise.all(sides.filter((side) => side.meta.counts.executions).map((side) => chunks.load(side.path("ends", 0), asFloats).catch(() => null)));
   page.start(sides);
 }
 

@@ -1,6 +1,6 @@
 // The state of a side at the page's moment: who is at which step, who runs, who waits for whom.
 
-export const RUNNING = 0;
+const RUNNING = 0;
 export const WAITING = 1;
 export const FINISHED = 2;
 

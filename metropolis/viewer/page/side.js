@@ -1,7 +1,7 @@
 // One side of the page: a run, or a lane of a replay. It answers what is known now, and asks for the
 // chunks that it lacks.
 
-import { asJSON } from "./source.js";
+import { asFloats, asJSON } from "./source.js";
 
 const NEVER = Infinity;
 const CALLS_BYTES = 48 * 65_536; // of a full chunk
@@ -35,7 +35,7 @@ export class Side {
   // --- positions, by step
 
   positionsChunk(number) {
-    return this.chunks.get(this.path("positions", number), asPositions);
+    return this.chunks.get(this.path("positions", number), asFloats);
   }
 
   // Whether `into` ([x, y], from `at` on) now has the position of an agent at the beginning of a step.
@@ -57,7 +57,7 @@ export class Side {
   async positionsAt(step) {
     const number = Math.floor(step / this.perChunk);
     const path = this.path("positions", number);
-    const chunk = this.chunks.kept.get(path)?.isNew ? this.positionsChunk(number) : await this.chunks.load(path, asPositions);
+    const chunk = this.chunks.kept.get(path)?.isNew ? this.positionsChunk(number) : await this.chunks.load(path, asFloats);
     const row = 2 * this.agents * (step - number * this.perChunk);
     return chunk.subarray(row, row + 2 * this.agents);
   }
@@ -105,7 +105,7 @@ export class Side {
 
   // The committed time of the last step of each chunk, (chunks, agents).
   ends() {
-    return this.chunks.get(this.path("ends", 0), (buffer) => new Float32Array(buffer));
+    return this.chunks.get(this.path("ends", 0), asFloats);
   }
 
   // The step that each agent is at, at a time: its first one that is not committed. Returns the floor;
@@ -145,7 +145,7 @@ export class Side {
     return (this.hints[agent] = low * this.perChunk + first);
   }
 
-  // Moves `time` of the run's clock to that at which all have committed `step`.
+  // The time at which all agents have come to `step`; the end of the run if that is not known.
   timeOfStep(step) {
     if (step <= 0) return 0;
     let latest = 0;
@@ -176,7 +176,7 @@ export class Side {
     if (number < 0) return null;
     const chunk = this.momentsChunk(number);
     if (chunk === null) return null;
-    const byAgent = this.momentsByAgent(number, chunk);
+    const byAgent = this.momentsByAgent(chunk);
     const own = byAgent.get(agent) ?? [];
     let found = chunk.now?.[agent] ?? null;
     for (const [at, , kind, text, extra] of own) {
@@ -186,7 +186,7 @@ export class Side {
     return found;
   }
 
-  momentsByAgent(number, chunk) {
+  momentsByAgent(chunk) {
     if (chunk.byAgent === undefined) {
       chunk.byAgent = new Map();
       for (const moment of chunk.moments) {
@@ -206,7 +206,7 @@ export class Side {
     for (let number = from; number <= to; number += 1) {
       const chunk = this.momentsChunk(number);
       if (chunk === null) continue;
-      for (const moment of this.momentsByAgent(number, chunk).get(agent) ?? []) {
+      for (const moment of this.momentsByAgent(chunk).get(agent) ?? []) {
         if (moment[0] >= first && moment[0] <= last) found.push(moment);
       }
     }
@@ -230,7 +230,7 @@ export class Side {
 
   // First sending and last completion of each chunk of calls, (chunks, 2).
   callBounds() {
-    return this.chunks.get(this.path("bounds", 0), (buffer) => new Float32Array(buffer));
+    return this.chunks.get(this.path("bounds", 0), asFloats);
   }
 
   // The chunks of calls that reach into a time span, as far as they are loaded.
@@ -262,8 +262,6 @@ export class Side {
     return new Date(Date.parse(`${this.meta.start}Z`) + 1000 * step * this.meta.step_s);
   }
 }
-
-const asPositions = (buffer) => new Float32Array(buffer);
 
 function decodedCalls(buffer, agents) {
   const count = new Int32Array(buffer, 0, 1)[0];

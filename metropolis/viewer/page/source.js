@@ -162,4 +162,5 @@ export class Chunks {
   }
 }
 
+export const asFloats = (buffer) => new Float32Array(buffer);
 export const asJSON = (buffer) => JSON.parse(new TextDecoder().decode(buffer));

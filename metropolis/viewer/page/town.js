@@ -256,11 +256,12 @@ export class Town {
     const { page, side, stage } = this;
     if (this.hops) return;
     const all = side.agents <= 60;
+    const selected = page.selectedOn(side);
     const at = [0, 0];
     context.lineWidth = Math.max(1.2, Math.min(3, 0.16 * stage.scale[0]));
     context.lineJoin = "round";
     for (let agent = 0; agent < side.agents; agent += 1) {
-      const isSelected = page.selectedOn(side) === agent;
+      const isSelected = selected === agent;
       if (!all && !isSelected) continue;
       const last = moment.steps[agent];
       context.globalAlpha = isSelected ? 0.9 : 0.35;
