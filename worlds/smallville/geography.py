@@ -18,18 +18,58 @@ MOVES: Mapping[str, Tile] = {
     "south": (0, 1),
     "north": (0, -1),
 }
-_FAR = np.iinfo(np.int16).max
+_NAMES = tuple(MOVES)
+_NO_PATH = len(MOVES)
+
+
+class Paths:
+    """The shortest walks on a map, tile by tile; computed for a goal on first use.
+
+    A goal takes one byte per tile. Towns with equal maps share them.
+    """
+
+    def __init__(self, grid: GridMap) -> None:
+        self._free = np.pad(~grid.walls, 1)
+        self._width = self._free.shape[1]
+        self._moves: dict[Tile, bytes] = {}
+
+    def first_move(self, here: Tile, there: Tile) -> str | None:
+        """The first move of a shortest walk; None: there is no path. Ties go by `MOVES`."""
+        moves = self._moves.get(there)
+        if moves is None:
+            moves = self._moves[there] = self._measure(there)
+        move = moves[(here[1] + 1) * self._width + here[0] + 1]
+        return None if move == _NO_PATH else _NAMES[move]
+
+    def _measure(self, goal: Tile) -> bytes:
+        """The number of the first move from each tile, in rows with a border of walls."""
+        unvisited = self._free.reshape(-1).copy()
+        moves = np.full(unvisited.shape, _NO_PATH, np.uint8)
+        offsets = [dx + dy * self._width for dx, dy in MOVES.values()]
+        edge = np.array([(goal[1] + 1) * self._width + goal[0] + 1])
+        unvisited[edge] = False
+        moves[edge] = _NAMES.index("stay")
+        while edge.size:
+            reached = []
+            for number, offset in enumerate(offsets):
+                begins = edge - offset
+                begins = begins[unvisited[begins]]
+                unvisited[begins] = False
+                moves[begins] = number
+                reached.append(begins)
+            edge = np.concatenate(reached)
+        return moves.tobytes()
 
 
 class Atlas:
     """A town's map for its residents; tiles are the world's, `left` tiles east of the map's.
 
-    Distances to a tile are computed on first use and cached.
+    `paths` are those of `grid`; None: new ones.
     """
 
-    def __init__(self, grid: GridMap, left: int = 0) -> None:
+    def __init__(self, grid: GridMap, left: int = 0, paths: Paths | None = None) -> None:
         self.grid, self.left = grid, left
-        self._fields: dict[Tile, list[list[int]]] = {}
+        self._paths = paths or Paths(grid)
 
     def __deepcopy__(self, memo: object) -> Atlas:
         """Copies of residents share their atlas: it only caches."""
@@ -58,46 +98,14 @@ class Atlas:
         name: str = self.grid.arena_names[self.grid.arenas[tile[1], tile[0] - self.left]]
         return name
 
-    def steps(self, here: Tile, there: Tile) -> int | None:
-        """The length of the shortest walk in steps; None: there is no path."""
-        far = self._field(there)[here[1] + 1][here[0] - self.left + 1]
-        return None if far == _FAR else far
+    def can_walk(self, here: Tile, there: Tile) -> bool:
+        """Whether there is a path."""
+        return self._first_move(here, there) is not None
 
     def toward(self, here: Tile, there: Tile) -> str:
-        """The first move of a shortest walk; ties are broken deterministically."""
-        if here == there:
-            return "stay"
-        field, x, y = self._field(there), here[0] - self.left + 1, here[1] + 1
-        best, found = field[y][x], "stay"
-        for move, (dx, dy) in MOVES.items():
-            if field[y + dy][x + dx] < best:
-                best, found = field[y + dy][x + dx], move
-        return found
+        """The first move of a shortest walk; "stay" if there is no path."""
+        return self._first_move(here, there) or "stay"
 
-    def _field(self, goal: Tile) -> list[list[int]]:
-        """Steps to `goal` from every tile; the array has a border of walls."""
-        if goal not in self._fields:
-            self._fields[goal] = self._measure(goal).tolist()
-        return self._fields[goal]
-
-    @cached_property
-    def _free(self) -> npt.NDArray[np.bool_]:
-        return np.pad(~self.grid.walls, 1)
-
-    def _measure(self, goal: Tile) -> npt.NDArray[np.int16]:
-        free = self._free.copy()
-        width = free.shape[1]
-        around = np.array([[1], [-1], [width], [-width]])
-        unvisited = free.reshape(-1)
-        far = np.full(unvisited.shape, _FAR, np.int16)
-        edge = np.array([(goal[1] + 1) * width + goal[0] - self.left + 1])
-        unvisited[edge] = False
-        far[edge] = steps = 0
-        while edge.size:
-            steps += 1
-            edge = (edge + around).reshape(-1)
-            edge = edge[unvisited[edge]]
-            unvisited[edge] = False
-            far[edge] = steps
-            edge = edge[np.unique(edge, return_index=True)[1]] if edge.size > 1 else edge
-        return far.reshape(free.shape)
+    def _first_move(self, here: Tile, there: Tile) -> str | None:
+        left = self.left
+        return self._paths.first_move((here[0] - left, here[1]), (there[0] - left, there[1]))

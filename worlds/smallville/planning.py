@@ -231,7 +231,7 @@ def _go_to_bed(me: Resident, here: Tile, task: Task) -> Doing:
 
 def _tile(me: Resident, here: Tile, tiles: Iterable[Tile]) -> Tile:
     """A random reachable tile of `tiles`; `here` if there is none."""
-    reachable = [tile for tile in tiles if me.atlas.steps(here, tile) is not None]
+    reachable = [tile for tile in tiles if me.atlas.can_walk(here, tile)]
     return me.random.choice(reachable) if reachable else here
 
 
