@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from metropolis.maps.map import GridMap
 
