@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +22,26 @@ UNKNOWN_S = 10.0
 Slots = npt.NDArray[np.int64]
 
 
+@dataclass(slots=True)
+class _Placed:
+    request: QueuedRequest
+    instance: int
+    slot: int
+    """The slot in which it was placed."""
+    first: int
+    """The slot of `needed[0]`."""
+    needed: Slots
+    """Its expected tokens per slot, until its expected end."""
+
+
 class KairosPacking(Dispatcher):
-    """Expects a request to take its function's most frequent latency, and to grow as it decodes.
+    """Expects a request to take its function's mean latency, and to grow as it decodes.
 
     The future is divided into slots of SLOT_S. A request is deferred when it would exceed the
     memory of every instance in some slot. Of the instances that can take it, the one whose
-    peak is the lowest share of its memory does. An instance that preempted accepts nothing until
-    a request leaves it.
+    peak is the lowest share of its memory does. One that lasts longer than expected is expected to
+    last the mean of the longer latencies. An instance that preempted accepts nothing until a
+    request leaves it.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -35,7 +50,9 @@ class KairosPacking(Dispatcher):
         self._first = 0
         """The slot at column 0."""
         self._latencies: dict[str, Latencies] = defaultdict(Latencies)
-        self._placed: dict[int, tuple[int, int, Slots]] = {}
+        self._placed: dict[int, _Placed] = {}
+        self._ends: list[tuple[int, int]] = []
+        """Heap of (slot after the expected end, id); the requests may have left."""
         self._full: set[int] = set()
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
@@ -44,9 +61,7 @@ class KairosPacking(Dispatcher):
         if len(closed) == len(self.fleet):
             return None
         self._pass(now_s)
-        known = self._latencies[request.function].densest_s
-        lasts_s = UNKNOWN_S if known is None else known
-        slots = min(SLOTS, int(lasts_s / SLOT_S) + 1)
+        slots = self._slots_left(request.function, 0.0)
         speeds = np.array([each.tokens_per_s for each in self.fleet.instances])
         grown = speeds[:, None] * SLOT_S * np.arange(1, slots + 1)
         needed = request.prompt_tokens + grown.astype(np.int64)
@@ -56,8 +71,7 @@ class KairosPacking(Dispatcher):
         chosen = int(shares.argmin())
         if shares[chosen] > 1 and self._used[chosen].any():
             return None
-        self._used[chosen, :slots] += needed[chosen]
-        self._placed[request.id] = chosen, self._first, needed[chosen]
+        self._reserve(_Placed(request, chosen, self._first, self._first, needed[chosen]))
         return chosen
 
     def completed(self, served: ServedRequest) -> None:
@@ -75,20 +89,51 @@ class KairosPacking(Dispatcher):
 
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: ARG002
         """Stop placing there, unless the instance has no request whose end would reopen it."""
-        if any(placed == instance for placed, _, _ in self._placed.values()):
+        if any(placed.instance == instance for placed in self._placed.values()):
             self._full.add(instance)
+
+    def _slots_left(self, function: str, lasted_s: float) -> int:
+        """Slots that a request is expected to take after `lasted_s`; at least one.
+
+        A request that outlasts all that is known of its function is expected to last half as long
+        again, so that it is rarely asked for.
+        """
+        latency_s = self._latencies[function].mean_beyond(lasted_s)
+        if latency_s is None:
+            latency_s = UNKNOWN_S if lasted_s < UNKNOWN_S else 1.5 * lasted_s
+        return min(SLOTS, int((latency_s - lasted_s) / SLOT_S) + 1)
+
+    def _reserve(self, placed: _Placed) -> None:
+        """Count on `placed.needed`, from the current slot on."""
+        self._used[placed.instance, : len(placed.needed)] += placed.needed
+        self._placed[placed.request.id] = placed
+        heappush(self._ends, (placed.first + len(placed.needed), placed.request.id))
 
     def _free(self, request: QueuedRequest, now_s: float) -> None:
         self._pass(now_s)
-        instance, first, needed = self._placed.pop(request.id)
-        left = needed[self._first - first :]
-        self._used[instance, : len(left)] -= left
-        self._full.discard(instance)
+        placed = self._placed.pop(request.id)
+        left = placed.needed[self._first - placed.first :]
+        self._used[placed.instance, : len(left)] -= left
+        self._full.discard(placed.instance)
 
     def _pass(self, now_s: float) -> None:
-        """Drop the slots before `now_s`."""
+        """Drop the slots before `now_s`; what should have ended by then is expected to go on."""
         over = int(now_s / SLOT_S) - self._first
         if over > 0:
             self._first += over
             self._used = np.roll(self._used, -over, axis=1) if over < SLOTS else self._used * 0
             self._used[:, max(0, SLOTS - over) :] = 0
+        while self._ends and self._ends[0][0] <= self._first:
+            end, request_id = heappop(self._ends)
+            placed = self._placed.get(request_id)
+            if placed is not None and placed.first + len(placed.needed) == end:
+                self._extend(placed)
+
+    def _extend(self, placed: _Placed) -> None:
+        lasted = self._first - placed.slot
+        slots = self._slots_left(placed.request.function, lasted * SLOT_S)
+        speed = self.fleet.instances[placed.instance].tokens_per_s
+        grown = speed * SLOT_S * (lasted + np.arange(1, slots + 1))
+        placed.first = self._first
+        placed.needed = placed.request.prompt_tokens + grown.astype(np.int64)
+        self._reserve(placed)

@@ -1,6 +1,6 @@
 """Profiles of models that were not measured, derived from their architecture.
 
-`MODEL/a100-80g-tpN` is the profile of `architectures.toml`'s MODEL on N GPUs with tensor
+`MODEL/GPU-tpN` is the profile of `architectures.toml`'s MODEL on N GPUs of `GPUS` with tensor
 parallelism. With the fields of a profile (`metropolis/sim/profiles/llama-3-8b.toml`), P the bytes
 of the weights, L the layers, d the hidden size, n the GPUs of an instance, and V the bytes of a
 token's keys and values:
@@ -103,8 +103,11 @@ class Gpu:
     """GPUs that NVLink connects with each other."""
 
 
-GPUS = {"a100-80g": Gpu(80 * 2**30, 2.039e12, 312e12, 25e9, 2)}
-"""Name -> card. Groups of two as in SamuLLM's machine (§5)."""
+GPUS = {
+    "a100-80g": Gpu(80 * 2**30, 2.039e12, 312e12, 25e9, 2),
+    "a40": Gpu(48 * 2**30, 0.696e12, 149.7e12, 25e9, 2),
+}
+"""Name -> card, by its data sheet. Groups of two as in SamuLLM's machine (§5)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Slow:
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[int, Counter[int]]] = {}
+        self.placed: dict[int, tuple[int, int]] = {}
+        """Slot and prompt tokens by request."""
 
     def needed(self, prompt_tokens: int, tokens_per_s: float, now_s: float) -> Counter[int]:
         first = int(now_s / SLOT_S)
@@ -39,6 +41,18 @@ class Slow:
                 total.update(tokens)
         return max(tokens for slot, tokens in total.items() if slot >= int(now_s / SLOT_S))
 
+    def extend(self, fleet: Fleet, now_s: float) -> None:
+        """Requests of unknown functions that overrun are expected to last half as long again."""
+        now = int(now_s / SLOT_S)
+        for number, (where, tokens) in self.held.items():
+            if max(tokens) < now:
+                placed, prompt_tokens = self.placed[number]
+                lasted = now - placed
+                speed = fleet.instances[where].tokens_per_s
+                for slot in range(now, now + int(0.5 * lasted) + 1):
+                    grown = int(speed * SLOT_S * (slot - placed + 1))
+                    tokens[slot] = prompt_tokens + grown
+
     def is_free(self, instance: int, now_s: float) -> bool:
         now = int(now_s / SLOT_S)
         return not any(where == instance and max(t) >= now for where, t in self.held.values())
@@ -52,6 +66,7 @@ def test_a_request_goes_where_the_peak_is_lowest_or_waits(
     fast, slow, now_s = KairosPacking(fleet), Slow(), 0.0
     for number in range(data.draw(st.integers(1, 25))):
         now_s += data.draw(st.sampled_from([0.0, 0.3, 2.0, 30.0]))
+        slow.extend(fleet, now_s)
         if slow.held and data.draw(st.booleans()):
             ended = data.draw(st.sampled_from(sorted(slow.held)))
             instance, _ = slow.held.pop(ended)
@@ -70,6 +85,7 @@ def test_a_request_goes_where_the_peak_is_lowest_or_waits(
         assert fast.place(asked, now_s) == (best if fits else None)
         if fits:
             slow.held[number] = best, needed[best]
+            slow.placed[number] = int(now_s / SLOT_S), asked.prompt_tokens
 
 
 def test_an_instance_that_preempted_takes_nothing_until_one_has_left() -> None:
@@ -95,3 +111,12 @@ def test_what_a_function_takes_is_learned() -> None:
         packing.completed(ServedRequest(same(number), 0, number, number + 0.6, 5))
     # 300 + 20 tokens each for a second: three fit where unknown ones (300 + 210) would not
     assert [packing.place(same(n), 100.0) for n in range(20, 24)] == [0, 0, 0, None]
+
+
+def test_a_request_that_overruns_keeps_its_memory_until_it_leaves() -> None:
+    packing = KairosPacking(Fleet.uniform(1, 1000, 20.0))
+    assert packing.place(request(0, 600), 0.0) == 0
+    for now_s in (UNKNOWN_S + 5, 10 * UNKNOWN_S, 100 * UNKNOWN_S):
+        assert packing.place(request(1, 600), now_s) is None
+    packing.completed(ServedRequest(request(0, 600), 0, 0.0, 1001.0, 5))
+    assert packing.place(request(1, 600), 1001.0) == 0

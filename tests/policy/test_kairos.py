@@ -163,10 +163,11 @@ def test_nothing_is_expected_of_a_function_before_its_distribution_has_converged
     latencies = Latencies()
     for number in range(4 * FIRST):
         latencies.add(float(number))
-        assert latencies.densest_s is None
+        assert latencies.mean_beyond(0.0) is None
     for _ in range(64 * FIRST):
         latencies.add(float(FIRST))
-    assert latencies.densest_s == FIRST
+    assert latencies.mean_beyond(0.0) == pytest.approx(FIRST, rel=0.1)
+    assert latencies.mean_beyond(4.0 * FIRST) is None
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=FIRST, max_size=FIRST))
@@ -178,11 +179,12 @@ def test_quantiles_are_those_of_numpy(values: list[float]) -> None:
     assert latencies.quantiles == pytest.approx(np.quantile(values, at))
 
 
-def test_the_density_peak_is_where_most_are() -> None:
-    latencies, draw = Latencies(), Random(1)
-    for _ in range(256):
-        latencies.add(draw.gauss(5, 0.1) if draw.random() < 0.6 else draw.uniform(5, 60))
-    assert latencies.densest_s == pytest.approx(5, abs=0.3)
+def test_what_is_expected_of_a_request_grows_while_it_lasts() -> None:
+    latencies = Latencies()
+    for number in range(256):
+        latencies.add(5.0 if number % 2 else 25.0)
+    assert latencies.mean_beyond(0.0) == pytest.approx(15, abs=0.5)
+    assert latencies.mean_beyond(10.0) == pytest.approx(25, abs=0.5)
 
 
 def test_the_policy_learns_which_function_has_less_left() -> None:

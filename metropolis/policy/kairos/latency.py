@@ -45,17 +45,15 @@ class Latencies:
             self.has_converged |= moved_s <= CONVERGED * float(self.quantiles.mean())
         return True
 
-    @property
-    def densest_s(self) -> float | None:
-        """The peak of the density: the mean of the shortest interval with a quarter of all samples.
+    def mean_beyond(self, lasted_s: float) -> float | None:
+        """The mean of the latencies longer than `lasted_s`.
 
-        None before the distribution has converged.
+        None before the distribution has converged, and if no latency is longer.
         """
         if self.quantiles is None or not self.has_converged:
             return None
-        wide = LEVELS // 4
-        begin = int(np.argmin(self.quantiles[wide:] - self.quantiles[:-wide]))
-        return float(self.quantiles[begin : begin + wide + 1].mean())
+        longer = self.quantiles[self.quantiles > lasted_s]
+        return float(longer.mean()) if len(longer) else None
 
 
 def _quantiles(samples: Sequence[float]) -> Quantiles:
