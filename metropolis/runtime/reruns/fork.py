@@ -68,8 +68,8 @@ def fork(
     rerun = Rerun(origin, world, agents, options or {})
     about = origin.read()
     lineage = origin.lineage
-    _check(origin, at)
-    checkpoint = _checkpoint(rerun, agents, at, on_step or (lambda _: None))
+    check_step(origin, at)
+    checkpoint = checkpoint_at(rerun, agents, at, on_step or (lambda _: None))
     changed: tuple[str, ...] = ()
     seed_before: int = lineage[-1].seed if lineage else about["seed"]
     if edit is not None:
@@ -135,7 +135,8 @@ def _copy_answers(origin: RunDirectory, branch: RunDirectory, below: float) -> M
         return journal.mark
 
 
-def _check(origin: RunDirectory, at: Step) -> None:
+def check_step(origin: RunDirectory, at: Step) -> None:
+    """Raise MetropolisError unless the run can be forked at step `at`."""
     lineage = origin.lineage
     if lineage and at < lineage[-1].step:
         raise MetropolisError(
@@ -150,7 +151,7 @@ def _check(origin: RunDirectory, at: Step) -> None:
         )
 
 
-def _checkpoint(
+def checkpoint_at(
     rerun: Rerun, agents: Sequence[Agent], at: Step, on_step: Callable[[StepRecord], object]
 ) -> Checkpoint:
     """The state of the run at step `at`."""

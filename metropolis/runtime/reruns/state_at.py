@@ -1,0 +1,37 @@
+"""The state of a recorded run at any step; the run is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from metropolis.runtime.folder.checkpoint import Checkpoint
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.reruns.fork import check_step, checkpoint_at
+from metropolis.runtime.reruns.rerun import Rerun
+from metropolis.types import Step
+from metropolis.world.base import Agent, World
+from metropolis.world.record import StepRecord
+
+
+def state_at(
+    run: str | Path,
+    world: World,
+    agents: Sequence[Agent],
+    at: Step | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    on_step: Callable[[StepRecord], object] = lambda _: None,
+) -> Checkpoint:
+    """The world and the minds of the run in the folder `run` before step `at`; None: at its end.
+
+    `world` and `agents` are those of the run, in their initial state; they are not changed. Steps
+    since the last checkpoint are run again from the run's own answers. Raises MetropolisError if
+    the run has not reached `at`, or if its steps cannot be reproduced.
+    """
+    origin = RunDirectory(Path(run))
+    rerun = Rerun(origin, world, agents, options or {})
+    step = origin.recorded_steps if at is None else at
+    check_step(origin, step)
+    return checkpoint_at(rerun, agents, step, on_step)
