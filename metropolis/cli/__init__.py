@@ -90,6 +90,7 @@ cli = LazyGroup(
             "reuse",
             "run",
             "serve",
+            "show",
             "store",
             "trace",
             "view",

@@ -1,0 +1,60 @@
+"""`metropolis show`: an agent's body and mind at a step of a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from metropolis.cli.run import Integer
+from metropolis.cli.run_options import options_of, run_folder
+from metropolis.cli.run_report import clock
+from metropolis.cli.terminal import without_controls
+from metropolis.names import check_name
+from metropolis.runtime.reruns.state_at import state_at
+from metropolis.types import Step
+from metropolis.world.encoding import entity_to_json
+
+SHOWN_LETTERS = 400
+
+
+@click.command(name="show")
+@click.argument("run")
+@click.option("--agent", required=True, metavar="NAME", help="The agent to show.")
+@click.option("--at", metavar="STEP", type=Integer(0), help="The step. [default: the run's end]")
+@click.option("--trust", is_flag=True, help="Run the world that the folder of another user names.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, in full.")
+def command(run: str, agent: str, at: Step | None, trust: bool, as_json: bool) -> None:
+    """Show the body and the mind of an agent of RUN as they are when STEP begins.
+
+    RUN is only read. Steps since its last checkpoint before STEP are run again from its own
+    answers; no model is called.
+    """
+    folder = run_folder(run)
+    scenario = options_of(folder, {}, trust=trust).scenario()
+    check_name("agent", agent, [one.name for one in scenario.agents])
+    found = state_at(folder, scenario.world, scenario.agents, at)
+    body = next(entity for entity in found.entities if entity.name == agent)
+    content = {"agent": agent, "step": found.step, "time": clock(scenario.world, found.step)}
+    shown = {"body": msgspec.to_builtins(entity_to_json(body)), "mind": found.agents[agent]}
+    if as_json:
+        click.echo(json.dumps(content | shown, indent=2, ensure_ascii=False))
+        return
+    click.echo(f"{agent} at step {found.step:,} ({content['time']})")
+    for title, fields in shown.items():
+        _print(title, fields)
+
+
+def _print(title: str, fields: Any) -> None:
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, value in (fields if isinstance(fields, dict) else {title: fields}).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        cut = f"{text[:SHOWN_LETTERS]} … (--json prints all)"
+        shown = cut if len(text) > SHOWN_LETTERS else text
+        table.add_row(name, Text(without_controls(shown)))
+    Console().print(table)
