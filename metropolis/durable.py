@@ -8,8 +8,10 @@ CRC-32 detects damage, not forgery.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -169,9 +171,10 @@ def read_lines(
 
 
 def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
-    """Write a file of one line atomically, so that it survives a power cut."""
+    """Write a compressed file of one line atomically, so that it survives a power cut."""
     fields = with_content(content, kind.header(run) + b",")
-    write_atomically(path, b'{"line":1,"crc32":%d,%b}\n' % (crc32(fields), fields))
+    line = b'{"line":1,"crc32":%d,%b}\n' % (crc32(fields), fields)
+    write_atomically(path, gzip.compress(line, compresslevel=1, mtime=0))
 
 
 def read_document(path: Path, kind: Format, run: str | None = None, form: Any = Any) -> Any:
@@ -179,8 +182,11 @@ def read_document(path: Path, kind: Format, run: str | None = None, form: Any = 
 
     Raises MetropolisError as `read_lines`.
     """
-    with open_regular(path, "r") as file:
-        text = file.readall()
+    with open_regular(path, "r") as file, gzip.open(file) as compressed:
+        try:
+            text = compressed.read(LINE_MAX_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            raise kind.damaged(path, 1, f"{error}".lower()) from None
     line = _checked(text, _begins(1), 0)
     if isinstance(line, str):
         raise kind.damaged(path, 1, line)

@@ -6,12 +6,13 @@ a failure names the seed of its input.
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,8 +161,9 @@ def copied(folder: Path, tmp_path: Path) -> Path:
 
 def test_an_earlier_checkpoint_stands_in_for_a_damaged_one(runs: Runs, tmp_path: Path) -> None:
     it = copied(runs.folders[0], tmp_path)
-    file = it / "checkpoints" / f"{STEPS}.json"
-    file.write_bytes(file.read_bytes().replace(b'"step":10', b'"step":11'))
+    file = it / "checkpoints" / f"{STEPS}.json.gz"
+    line = gzip.decompress(file.read_bytes())
+    file.write_bytes(gzip.compress(line.replace(b'"step":10', b'"step":11')))
     run = simulation(it, resume=True)
     assert 0 < run.first_step < STEPS
     (note,) = run.notes
@@ -232,7 +234,7 @@ def test_another_seed_than_that_of_the_checkpoints(runs: Runs, tmp_path: Path, o
             branch["seed"] = SEED + 1
 
     forge(it / "run.json", another)
-    newest = it / "checkpoints" / f"{max(steps_of(it))}.json"
+    newest = it / "checkpoints" / f"{max(steps_of(it))}.json.gz"
     sentence = rf"{newest}: continues with seed {SEED}, but {it}/run.json has seed {SEED + 1};"
     with pytest.raises(MetropolisError, match=sentence):
         simulation(it, words=sold, resume=True, seed=SEED + 1, trust=True).run(STEPS)
@@ -253,17 +255,17 @@ def test_a_repeated_line_is_named(runs: Runs, tmp_path: Path, file: str) -> None
 
 def test_a_checkpoint_of_another_run_or_point_is_found_out(runs: Runs, tmp_path: Path) -> None:
     it = copied(runs.folders[0], tmp_path)
-    newest = it / "checkpoints" / f"{STEPS}.json"
+    newest = it / "checkpoints" / f"{STEPS}.json.gz"
     shutil.copyfile(runs.other / "checkpoints" / newest.name, newest)
     with pytest.raises(MetropolisError, match=r"belongs to run .*restore the file of this run"):
         simulation(it, resume=True)
-    shutil.copyfile(it / "checkpoints" / f"{min(steps_of(it))}.json", newest)
+    shutil.copyfile(it / "checkpoints" / f"{min(steps_of(it))}.json.gz", newest)
     run = simulation(it, resume=True)
     assert "it is the checkpoint of step" in run.notes[0]
 
 
 def steps_of(folder: Path) -> list[int]:
-    return [int(path.stem) for path in (folder / "checkpoints").iterdir()]
+    return [int(path.name.removesuffix(".json.gz")) for path in (folder / "checkpoints").iterdir()]
 
 
 def test_steps_that_come_again_otherwise_are_told(runs: Runs, tmp_path: Path) -> None:
@@ -284,3 +286,25 @@ def test_campaign(runs: Runs, tmp_path: Path) -> None:
     found = attack(runs, tmp_path, range(CAMPAIGN_INPUTS))
     assert found.total() == CAMPAIGN_INPUTS
     sys.stdout.write(f"{found}\n")
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (lambda content: content[:-9], "end-of-stream"),
+        (lambda content: b"{}" + content, "not a gzipped file"),
+        (lambda content: content[:-8] + bytes(8), "crc check failed"),
+        (lambda content: content[:40] + bytes(40) + content[80:], ""),
+    ],
+)
+def test_a_checkpoint_that_does_not_decompress_is_damaged(
+    runs: Runs, tmp_path: Path, broken: Callable[[bytes], bytes], why: str
+) -> None:
+    it = copied(runs.folders[0], tmp_path)
+    file = it / "checkpoints" / f"{STEPS}.json.gz"
+    file.write_bytes(broken(file.read_bytes()))
+    run = simulation(it, resume=True)
+    (note,) = run.notes
+    assert f"{file}, line 1: is damaged (" in note
+    assert why in note
+    assert run.run(STEPS).history_sha256 == runs.whole.history_sha256

@@ -103,7 +103,7 @@ def test_the_file_is_named(tmp_path: Path, kind: type[Walker], name: str) -> Non
     for writes in (0, 1, 2):
         out = tmp_path / f"{writes}"
         run = simulation(out, kind, checkpoint_wall_s=0)
-        said = rf"/{name}(/\d+\.json)?: cannot be written: No space left on device$"
+        said = rf"/{name}(/\d+\.json\.gz)?: cannot be written: No space left on device$"
         with full_after(writes, name), pytest.raises(UnwritableError, match=said):
             run.run(STEPS)
         continues(out, kind, whole)

@@ -122,7 +122,7 @@ def test_answers_of_workers_on_ray_are_lost_with_it(
     steps.close()
     *earlier, kept = Checkpoints(out / "checkpoints").steps()
     for step in earlier:
-        (out / "checkpoints" / f"{step}.json").unlink()
+        (out / "checkpoints" / f"{step}.json.gz").unlink()
     parts = run.world, simulation(Counting()).agents
     with pytest.raises(MetropolisError, match=rf"no answer to .* checkpoint: .*\b{kept}\b"):
         metropolis.fork(out, *parts, at=kept - 1, out=tmp_path / "none")

@@ -219,7 +219,7 @@ class Run:
 
     def _damage(self, kill: Kill) -> None:
         """Damage one of the run's files, except store.json, which this bench reads."""
-        checkpoints = (self.out / "checkpoints").glob("*.json")
+        checkpoints = (self.out / "checkpoints").glob("*.json.gz")
         names = ("history.jsonl", "calls.jsonl", "journal.jsonl", "run.json")
         files = [*(self.out / name for name in names), *sorted(checkpoints)]
         path = files[int(kill.which * len(files))]

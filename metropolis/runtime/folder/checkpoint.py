@@ -26,6 +26,7 @@ from metropolis.world.entities import Entity, Event
 CHECKPOINT = Format(
     "metropolis checkpoint", 3, "remove the file to continue from an earlier one, or restore it"
 )
+SUFFIX = ".json.gz"
 KEPT_MOST = 16
 """Maximum number of checkpoints of a run."""
 
@@ -58,14 +59,14 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run, each in `STEP.json` in `folder`."""
+    """The checkpoints of one run, each in `STEP.json.gz` in `folder`."""
 
     def __init__(self, folder: Path, run: str | None = None) -> None:
         self.folder, self.run = folder, run
 
     def steps(self) -> list[Step]:
         """The steps with a checkpoint, in order."""
-        names = (path.stem for path in self.folder.glob("*.json"))
+        names = (path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def newest(self, at_most: Step) -> Checkpoint | None:
@@ -90,7 +91,7 @@ class Checkpoints:
 
     def path(self, step: Step) -> Path:
         """The path of the checkpoint of `step`."""
-        return self.folder / f"{step}.json"
+        return self.folder / f"{step}{SUFFIX}"
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
@@ -112,6 +113,6 @@ def read_checkpoint(path: Path, run: str | None = None) -> Checkpoint:
         found = Checkpoint(**content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CHECKPOINT.damaged(path, 1, f"it is not a checkpoint: {error}") from error
-    if path.stem != f"{found.step}":
+    if path.name != f"{found.step}{SUFFIX}":
         raise CHECKPOINT.damaged(path, 1, f"it is the checkpoint of step {found.step}")
     return found

@@ -247,7 +247,7 @@ def test_files_that_are_damaged_or_removed_while_they_are_shown(run_copy: Path) 
         MetropolisError, match=r"calls\.jsonl, line \d+: is damaged \(it ends here\)"
     ):
         side.chunk("call", f"{side.timeline.calls - 1}")
-    (run_copy / "checkpoints" / f"{STEPS}.json").write_bytes(b"{}")
+    (run_copy / "checkpoints" / f"{STEPS}.json.gz").write_bytes(b"{}")
     with pytest.raises(MetropolisError, match="is damaged"):
         side.chunk("mind", f"0-{STEPS}")
     rmtree(run_copy)
