@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from math import inf
 
 from metropolis._core import Profile
@@ -66,6 +68,9 @@ class WorkloadSimulation:
     ) -> None:
         self._cluster = SimulatedCluster(profiles, policy, dispatcher, options, at_once, choice)
         self._arriving = by_arrival(programs)[::-1]
+        self._delayed: list[tuple[float, int, Program, int]] = []
+        """A heap of calls before their sending: time, tie-breaker, program, index of the call."""
+        self._numbers = count()
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []
         """Index of the call in its program, by request id."""
@@ -78,12 +83,17 @@ class WorkloadSimulation:
             now_sim_s = self._cluster.next_event_sim_s()
             if self._arriving:
                 now_sim_s = min(now_sim_s, self._arriving[-1].arrival_s)
+            if self._delayed:
+                now_sim_s = min(now_sim_s, self._delayed[0][0])
             for served in self._cluster.advance(now_sim_s):
                 self._complete(served)
             while self._arriving and self._arriving[-1].arrival_s <= now_sim_s:
                 self._begin(self._arriving.pop())
+            while self._delayed and self._delayed[0][0] <= now_sim_s:
+                send_sim_s, _, program, index = heappop(self._delayed)
+                self._send(program, index, send_sim_s)
             self._cluster.dispatch(now_sim_s)
-            if not self._arriving:
+            if not self._arriving and not self._delayed:
                 self._cluster.check_progress()
         return WorkloadResult(self._ended, self._served_requests, self._cluster.preemptions)
 
@@ -97,7 +107,14 @@ class WorkloadSimulation:
         self._running[program.name] = _Running(program, open_parents, children, len(calls))
         for index, call in enumerate(calls):
             if not call.parents:
-                self._send(program, index, program.arrival_s)
+                self._send_delayed(program, index, program.arrival_s)
+
+    def _send_delayed(self, program: Program, index: int, now_sim_s: float) -> None:
+        delay_s = program.calls[index].delay_s
+        if delay_s:
+            heappush(self._delayed, (now_sim_s + delay_s, next(self._numbers), program, index))
+        else:
+            self._send(program, index, now_sim_s)
 
     def _send(self, program: Program, index: int, now_sim_s: float) -> None:
         call = program.calls[index]
@@ -126,7 +143,7 @@ class WorkloadSimulation:
         for child in running.children[index]:
             running.open_parents[child] -= 1
             if not running.open_parents[child]:
-                self._send(program, child, now_sim_s)
+                self._send_delayed(program, child, now_sim_s)
         if not running.left:
             del self._running[program.name]
             self._cluster.program_ended(program.name)

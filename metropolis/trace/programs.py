@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from metropolis.types import MetropolisError
 
@@ -29,6 +30,9 @@ class PlannedCall:
     """The id of its answer, for later prompts that repeat it; `prefix` is then the whole prompt."""
     model: str | None = None
     """The model that must serve it; None: any."""
+    delay_s: float = 0.0
+    """Time between the completion of its parents, or the program's arrival, and its sending: a tool
+    that runs or a user who reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,11 @@ class Program:
         for index, call in enumerate(self.calls):
             if call.prompt_tokens < 1 or call.output_tokens < 1:
                 raise MetropolisError(f"program {self.name!r}, call {index}: has no tokens")
+            if not 0 <= call.delay_s < inf:
+                raise MetropolisError(
+                    f"program {self.name!r}, call {index}: delay_s is {call.delay_s}; it should be "
+                    "a number of seconds from 0 on"
+                )
             prefix_tokens = sum(tokens for _, tokens in call.prefix)
             if prefix_tokens > call.prompt_tokens:
                 raise MetropolisError(

@@ -23,7 +23,7 @@ from metropolis.bench.agentix.measure import (
 )
 from metropolis.bench.agentix.tables import max_ratio, ratios_of
 
-POINT = Measured("ShareGPT", "FCFS", "least_used", 1, 1.0, 10.0, {95: 1.0, 99: 1.0}, 0, 1.0)
+POINT = Measured(0, "ShareGPT", "FCFS", "least_used", 1, 1.0, 10.0, {95: 1.0, 99: 1.0}, 0, 1.0)
 
 
 def curve(*points: tuple[float, float]) -> list[Measured]:
@@ -73,8 +73,12 @@ def test_an_instance_is_busy_at_its_busy_rate() -> None:
 def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agentix, "LOADS", (0.5, 1.0))
     monkeypatch.setattr(agentix, "FEW_LOADS", (1.0,))
-    shown = CliRunner().invoke(agentix.command, ["--programs", "10"], catch_exceptions=False)
+    shown = CliRunner().invoke(
+        agentix.command, ["--programs", "10", "--seeds", "0,1"], catch_exceptions=False
+    )
     assert "all simulated" in shown.output
+    assert "Agentix, fine quanta" in shown.output
+    assert " | " in shown.output  # a value per seed
     assert "mixed: Agentix" in shown.output
     assert "a batch: Agentix" in shown.output
     few = [run for run in agentix.runs() if run.workload == "BFCL" and run.part == "curves"]
@@ -86,3 +90,9 @@ def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = json.loads(result.output)["simulated"]["curves"]
     assert [row["system"] for row in rows] == [run.system.name for run in few]
     assert all(row["average_ms"] > 0 for row in rows)
+
+
+def test_invalid_seeds_are_refused() -> None:
+    refused = CliRunner().invoke(agentix.command, ["--seeds", "0,x"])
+    assert refused.exit_code == 2
+    assert "'0,x' should be whole numbers separated by commas, as in 0,1,2" in refused.output

@@ -104,6 +104,19 @@ def test_programs_of_one_call_take_as_long_as_simulate(
     assert [found[p.name] for p in programs] == pytest.approx(alone["last_token_sim_s"].tolist())
 
 
+def test_a_call_is_sent_after_its_delay_and_the_delay_is_not_queueing() -> None:
+    calls = (PlannedCall("f", 100, 10, delay_s=1.5), PlannedCall("f", 100, 10, (0,), delay_s=40.0))
+    programs = [Program("tools", 2.0, calls), Program("other", 10.0, (PlannedCall("f", 9, 9),))]
+    served = serve(programs, "plas", "round_robin", instances=1)
+    first, other, second = served.requests  # the other program is served during the tool's run
+    assert other.request.program == "other"
+    assert first.request.arrived_s == 3.5
+    assert second.request.arrived_s == first.completed_s + 40.0
+    (ended,) = [one for one in served.programs if one.program.name == "tools"]
+    assert ended.ended_sim_s == second.completed_s
+    assert ended.queueing_sim_s == pytest.approx(0.0, abs=0.1)
+
+
 @pytest.mark.parametrize("application", [*APPLICATIONS, CO_LOCATED])
 def test_a_workload_is_the_same_at_every_rate(application: str) -> None:
     slow, fast = (workload(application, 40, rate, seed=1) for rate in (1.0, 10.0))
@@ -123,6 +136,8 @@ def test_arrivals_keep_the_rate_and_come_in_bursts() -> None:
 def test_an_invalid_program_is_refused() -> None:
     with pytest.raises(MetropolisError, match="call 0: a parent must be an earlier call"):
         Program("p", 0.0, (PlannedCall("f", 1, 1, (0,)),))
+    with pytest.raises(MetropolisError, match=r"call 0: delay_s is -1\.0; it should be a number"):
+        Program("p", 0.0, (PlannedCall("f", 1, 1, delay_s=-1.0),))
     with pytest.raises(MetropolisError, match="has no tokens"):
         Program("p", 0.0, (PlannedCall("f", 1, 0),))
     with pytest.raises(MetropolisError, match="there is no application 'XY'; there are QA, RG, CG"):

@@ -7,9 +7,11 @@ latency, load balancers, replicas, and the makespan of a batch.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import inf
+from multiprocessing import get_context
 
 import click
 from rich.console import Console
@@ -68,6 +70,26 @@ def runs() -> list[Run]:
     ]
 
 
+def _seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) < 2**63 for part in parts):
+        raise click.BadParameter(
+            f"{text!r} should be whole numbers separated by commas, as in 0,1,2"
+        )
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _measure(task: tuple[Bench, Run]) -> Measured:
+    bench, run = task
+    per_s = run.load * run.instances * _busy_per_s(bench, run.workload, run.system)
+    return bench.run(run.workload, run.system, per_s, run.instances, run.shares)
+
+
+@cache
+def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
+    return bench.busy_per_s(workload, system)
+
+
 @click.command("agentix")
 @click.option("--programs", type=click.IntRange(10, 1_000_000), default=1000, show_default=True)
 @click.option("--profile", default="llama-3-8b/a100", show_default=True)
@@ -78,27 +100,39 @@ def runs() -> list[Run]:
     show_default=True,
     help="Maximum sequences an instance decodes at once: with fewer, fewer programs saturate it.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option(
+    "--seeds",
+    callback=_seeds,
+    default="0",
+    show_default=True,
+    help="Seeds of the programs, separated by commas: every run is repeated with each.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def command(programs: int, profile: str, sequences: int, seed: int, as_json: bool) -> None:
+def command(
+    programs: int, profile: str, sequences: int, seeds: tuple[int, ...], as_json: bool
+) -> None:
     """Serve agentic programs in virtual time, with Agentix and its baselines.
 
     Instances are simulated; programs are generated from the paper's statistics. --programs is the
     number of chats per instance; other workloads get as many programs as take about as long.
     """
-    bench = Bench(profile, sequences, programs, seed)
-    busy_per_s = cache(bench.busy_per_s)
+    tasks = [(Bench(profile, sequences, programs, seed), run) for seed in seeds for run in runs()]
     found: dict[str, list[Measured]] = {run.part: [] for run in runs()}
-    with progress_bar(len(runs()), "runs") as (advance, describe):
-        for run in runs():
+    with (
+        progress_bar(len(tasks), "runs") as (advance, describe),
+        ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
+    ):
+        for (_, run), measured in zip(tasks, pool.map(_measure, tasks), strict=True):
             describe(f"{run.part}: {run.workload}, {run.system.name}")
-            per_s = run.load * run.instances * busy_per_s(run.workload, run.system)
-            found[run.part].append(
-                bench.run(run.workload, run.system, per_s, run.instances, run.shares)
-            )
+            found[run.part].append(measured)
             advance(1)
     if as_json:
-        settings = {"profile": profile, "sequences": sequences, "seed": seed, "programs": programs}
+        settings = {
+            "profile": profile,
+            "sequences": sequences,
+            "seeds": seeds,
+            "programs": programs,
+        }
         simulated = {part: [asdict(one) for one in rows] for part, rows in found.items()}
         paper = {
             "throughput_times": PAPER_TIMES,

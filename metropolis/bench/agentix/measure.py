@@ -42,8 +42,12 @@ MLFQ = System("MLFQ", "mlfq", SWAP)
 SLOW_MLFQ = replace(MLFQ, name="MLFQ, slow copies", copies_slower=5.0)
 """The paper's MLFQ: vLLM copies block by block, which takes 3 to 7 times as long (§6.5)."""
 AGENTIX = System("Agentix", "", SWAP, dispatcher="agentix")
+FINE = ":quanta_s=0.2/0.4/0.8/1.6/3.2/6.4/12.8/25.6/51.2"
+"""Quanta that double from 0.2 s, beside the default ones: the paper gives no numbers."""
+FINE_MLFQ = replace(MLFQ, name="MLFQ, fine quanta", options=FINE)
+FINE_AGENTIX = replace(AGENTIX, name="Agentix, fine quanta", options=FINE)
 BY_PROGRAM = replace(AGENTIX, name="Agentix by program", options=":by_program=true")
-SYSTEMS = (FCFS, OPTIMISED, MLFQ, SLOW_MLFQ, AGENTIX, BY_PROGRAM)
+SYSTEMS = (FCFS, OPTIMISED, MLFQ, SLOW_MLFQ, FINE_MLFQ, AGENTIX, FINE_AGENTIX, BY_PROGRAM)
 HOST_GB = 150.0
 """Host memory for swapping: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
 
@@ -52,6 +56,7 @@ HOST_GB = 150.0
 class Measured:
     """One system under one load; latencies in ms per output token of a program."""
 
+    seed: int
     workload: str
     system: str
     dispatcher: str
@@ -104,7 +109,7 @@ class Bench:
             named(DISPATCHERS, system.dispatcher)(fleet.dispatcher_view()),
             system.pool,
         ).run()
-        return _summarize(name, system, instances, per_s, served, arriving[0].arrival_s)
+        return _summarize(self.seed, name, system, instances, per_s, served, arriving[0].arrival_s)
 
     def busy_per_s(self, name: str, system: System) -> float:
         """Return the programs per second that keep the full batch of one instance busy.
@@ -127,6 +132,7 @@ class Bench:
 
 
 def _summarize(
+    seed: int,
     name: str,
     system: System,
     instances: int,
@@ -136,6 +142,7 @@ def _summarize(
 ) -> Measured:
     latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
     return Measured(
+        seed,
         name,
         system.name,
         system.dispatcher,

@@ -11,6 +11,7 @@ from rich.table import Table
 from metropolis.bench.agentix.measure import (
     AGENTIX,
     BY_PROGRAM,
+    FINE_AGENTIX,
     TAILS,
     Measured,
     Throughput,
@@ -27,7 +28,7 @@ PAPER_TIMES = {
     "LATS": {"FCFS": 5.0, "FCFS, prefix cache": 2.0, "MLFQ, slow copies": 2.5},
     "mixed": {"FCFS": 15.0, "FCFS, prefix cache": 5.0, "MLFQ, slow copies": 5.5},
 }
-OURS = AGENTIX.name, BY_PROGRAM.name
+OURS = AGENTIX.name, FINE_AGENTIX.name, BY_PROGRAM.name
 PAPER_BALANCER_TIMES = 1.4
 """Maximum gain over round robin and least used (§6.4)."""
 PAPER_SHORTER_BY = (0.1, 0.4)
@@ -86,13 +87,14 @@ def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
     title = f"{workload}: latency, ms per output token of a program"
     table = Table(box=box.SIMPLE_HEAD, title=title)
     table.add_column("system", no_wrap=True)
-    for name in ("programs/s", "average", *(f"P{tail}" for tail in TAILS), "preempted"):
+    for name in ("seed", "programs/s", "average", *(f"P{tail}" for tail in TAILS), "preempted"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in measured:
         if one.workload == workload:
             placed = f", {one.instances} x {one.dispatcher}" if one.instances > 1 else ""
             table.add_row(
                 one.system + placed,
+                f"{one.seed}",
                 f"{one.programs_per_s:.2f}",
                 *(f"{ms:.1f}" for ms in (one.average_ms, *(one.tails_ms[tail] for tail in TAILS))),
                 f"{one.preemptions}",
@@ -101,56 +103,75 @@ def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
 
 
 def show(found: dict[str, list[Measured]], console: Console) -> None:
-    """Print the latencies, then the ratios derived from them."""
+    """Print the latencies, then the ratios derived from them, with one value per seed."""
     for part in ("curves", "balancers", "replicas"):
         for workload in dict.fromkeys(one.workload for one in found[part]):
             console.print(latency_table(workload, found[part]))
-    for line in (*_systems(found["curves"]), *_balancers(found["balancers"])):
-        console.print(line)
-    for line in (*_replicas(found["replicas"]), *_batches(found["batches"])):
-        console.print(line)
+    for lines in (
+        _systems(_by_seed(found["curves"])),
+        _balancers(_by_seed(found["balancers"])),
+        _replicas(_by_seed(found["replicas"])),
+        _batches(_by_seed(found["batches"])),
+    ):
+        for line in lines:
+            console.print(line, soft_wrap=True)
 
 
-def _systems(measured: Sequence[Measured]) -> Iterator[str]:
+def _by_seed(measured: Sequence[Measured]) -> list[list[Measured]]:
+    seeds = dict.fromkeys(one.seed for one in measured)
+    return [[one for one in measured if one.seed == seed] for seed in seeds]
+
+
+def _systems(seeds: Sequence[Sequence[Measured]]) -> Iterator[str]:
     low, high = SLOWDOWNS
     yield f"Throughput at {low:g} and {high:g} times the lowest latency, and the maximum at any:"
-    curves, found = curves_of(measured), throughputs(measured, SLOWDOWNS)
-    for theirs, curve in curves.items():
+    curves = [curves_of(measured) for measured in seeds]
+    found = [throughputs(measured, SLOWDOWNS) for measured in seeds]
+    for theirs in curves[0]:
         name, other, *_ = theirs
         if other in OURS:
             continue
         ratios = []
-        for our in (AGENTIX, BY_PROGRAM):
+        for our in (AGENTIX, FINE_AGENTIX, BY_PROGRAM):
             ours = name, our.name, our.dispatcher, 1
-            most = max_ratio(curves[ours], curve)
-            ratios.append(f"{our.name} {ratios_of(found[ours], found[theirs])}, up to {most}")
+            equal = " | ".join(ratios_of(one[ours], one[theirs]) for one in found)
+            most = " | ".join(max_ratio(one[ours], one[theirs]) for one in curves)
+            ratios.append(f"{our.name} {equal}, up to {most}")
         paper = PAPER_TIMES[name].get(other)
         suffix = f" (paper: up to {paper:g})" if paper else ""
         yield f"{name}: {'; '.join(ratios)} x {other}{suffix}"
 
 
-def _balancers(measured: Sequence[Measured]) -> Iterator[str]:
+def _balancers(seeds: Sequence[Sequence[Measured]]) -> Iterator[str]:
     yield f"Throughput at {MULTI_SLOWDOWNS[0]:g} times the lowest latency:"
-    found = throughputs(measured, MULTI_SLOWDOWNS)
-    for (name, system, balancer, instances), theirs in found.items():
+    found = [throughputs(measured, MULTI_SLOWDOWNS) for measured in seeds]
+    for theirs in found[0]:
+        name, system, balancer, instances = theirs
         if balancer != AGENTIX.dispatcher:
-            ours = found[name, system, AGENTIX.dispatcher, instances]
+            ours = name, system, AGENTIX.dispatcher, instances
+            ratios = " | ".join(ratios_of(one[ours], one[theirs]) for one in found)
             paper = "level" if balancer == "prefix" else f"up to {PAPER_BALANCER_TIMES}"
-            yield f"{name}: agentix {ratios_of(ours, theirs)} x {balancer} (paper: {paper})"
+            yield f"{name}: agentix {ratios} x {balancer} (paper: {paper})"
 
 
-def _replicas(measured: Sequence[Measured]) -> Iterator[str]:
-    found = throughputs(measured, MULTI_SLOWDOWNS)
-    one = next(rates for (*_, instances), rates in found.items() if instances == 1)
-    for (name, _, _, instances), rates in found.items():
-        yield f"{name}: {instances} replicas {ratios_of(rates, one)} x one (paper: linear)"
+def _replicas(seeds: Sequence[Sequence[Measured]]) -> Iterator[str]:
+    found = [throughputs(measured, MULTI_SLOWDOWNS) for measured in seeds]
+    alone = next(key for key in found[0] if key[-1] == 1)
+    for key in found[0]:
+        ratios = " | ".join(ratios_of(one[key], one[alone]) for one in found)
+        yield f"{key[0]}: {key[-1]} replicas {ratios} x one (paper: linear)"
 
 
-def _batches(measured: Sequence[Measured]) -> Iterator[str]:
-    took_s = {(one.workload, one.system): one.makespan_sim_s for one in measured}
+def _batches(seeds: Sequence[Sequence[Measured]]) -> Iterator[str]:
+    took_s = [
+        {(one.workload, one.system): one.makespan_sim_s for one in measured} for measured in seeds
+    ]
     low, high = PAPER_SHORTER_BY
-    for (name, system), others_s in took_s.items():
+    for name, system in took_s[0]:
         if system not in OURS:
             paper = f" (paper: {-low:.0%} to {-high:.0%})" if name == "ShareGPT" else ""
-            longer = [f"{our} {took_s[name, our] / others_s - 1:+.0%}" for our in OURS]
+            longer = []
+            for our in OURS:
+                each = (f"{one[name, our] / one[name, system] - 1:+.0%}" for one in took_s)
+                longer.append(f"{our} {' | '.join(each)}")
             yield f"{name}, a batch: {', '.join(longer)} against {system}{paper}"

@@ -5,7 +5,8 @@ tails, Poisson arrivals, and that programs share only system prompts (§3.2). *E
 the paper shows them in figures without numbers or not at all: the spreads, the division of a prompt
 into shared and new parts, and the shape of the trees. Its 256 prompt tokens of a chat can only be
 those that a turn adds, since the earlier turns alone would be more; the other lengths are taken as
-whole prompts. There is no delay between an answer and the next call.
+whole prompts. There is no delay between an answer and the next call
+(`delay_s` is 0): the paper does not say how long tools and users take, nor that it replays it.
 """
 
 from __future__ import annotations
