@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
-import zlib
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from metropolis._core import Profile, simulate
+from metropolis._core import Profile
+from metropolis.bench._real_run import Run, read_run, request_metrics, simulate_run
+from metropolis.bench._sensitivity import STATISTICS, predictions, sensitivity
 from metropolis.sim.profiles import load_entry
-from metropolis.types import MetropolisError
-
-COLUMNS = ("queued_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s")
-TOKENS_MAX = 2**31 - 1
-
-Float64 = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A real run: n requests with at least one output token, in order of `queued_s`."""
-
-    path: Path
-    row: npt.NDArray[np.int64]
-    """Row of the file; 1 is the first below the header."""
-    queued_s: Float64
-    input_tokens: npt.NDArray[np.int32]
-    output_tokens: npt.NDArray[np.int32]
-    first_token_s: Float64
-    last_token_s: Float64
-    without_output: int
-    """Requests omitted because they got no token."""
 
 
 @dataclass(frozen=True)
@@ -57,118 +31,13 @@ class Comparison:
         return self.simulated / self.real - 1 if self.real else None
 
 
-def read_run(path: Path) -> Run:
-    """Read a CSV file, plain or gzipped, with the columns COLUMNS (times in s, one clock).
-
-    Requests with 0 output tokens were never served and are omitted. Raises MetropolisError that
-    names file, row and field of an invalid value.
-    """
-    try:
-        lines = list(csv.reader(io.StringIO(_read_text(path), newline="")))
-    except csv.Error as error:
-        raise MetropolisError(f"{path} is not a CSV file: {error}") from error
-    header, *body = [cells for cells in lines if cells] or [[]]
-    for column in COLUMNS:
-        if column not in header:
-            raise MetropolisError(
-                f"{path}: the header lacks the column {column!r}; it must hold {', '.join(COLUMNS)}"
-            )
-    rows: list[tuple[float, ...]] = []
-    without_output = 0
-    for number, cells in enumerate(body, start=1):
-        if len(cells) != len(header):
-            raise MetropolisError(
-                f"{path}: row {number} has {len(cells)} fields, the header has {len(header)}"
-            )
-        row = _parse_row(path, number, dict(zip(header, cells, strict=True)))
-        if row is None:
-            without_output += 1
-        else:
-            rows.append(row)
-    if not rows:
-        raise MetropolisError(
-            f"{path} holds no request that got a token; there is nothing to compare"
-        )
-    table = np.array(sorted(rows, key=lambda row: (row[1], row[0])))
-    return Run(
-        path,
-        table[:, 0].astype(np.int64),
-        table[:, 1],
-        table[:, 2].astype(np.int32),
-        table[:, 3].astype(np.int32),
-        table[:, 4],
-        table[:, 5],
-        without_output,
-    )
-
-
-def _read_text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise MetropolisError(f"{path} is a damaged gzip file: {error}") from error
-    except OSError as error:
-        raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise MetropolisError(f"{path} is not a text file in UTF-8: {error}") from error
-
-
-def _parse_row(path: Path, number: int, cells: dict[str, str]) -> tuple[float, ...] | None:
-    def fail(field: str, wanted: str) -> MetropolisError:
-        return MetropolisError(
-            f"{path}: row {number}, field {field!r} is {cells[field]!r}, but must be {wanted}"
-        )
-
-    def seconds(field: str, least: float, least_field: str) -> float:
-        try:
-            value = float(cells[field])
-        except ValueError:
-            raise fail(field, "a number of seconds") from None
-        if not isfinite(value):
-            raise fail(field, "a finite number of seconds")
-        if value < least:
-            raise fail(field, f"at least {least_field}, which is {least}")
-        return value
-
-    def tokens(field: str, least: int) -> int:
-        try:
-            value = float(cells[field])
-        except ValueError:
-            raise fail(field, "a number of tokens") from None
-        if not (least <= value <= TOKENS_MAX and value.is_integer()):
-            raise fail(field, f"a whole number of tokens, at least {least}")
-        return int(value)
-
-    queued_s = seconds("queued_s", -float("inf"), "")
-    output_tokens = tokens("output_tokens", 0)
-    input_tokens = tokens("input_tokens", 1)
-    if output_tokens == 0:
-        return None
-    first_token_s = seconds("first_token_s", queued_s, "queued_s")
-    last_token_s = seconds("last_token_s", first_token_s, "first_token_s")
-    return (number, queued_s, input_tokens, output_tokens, first_token_s, last_token_s)
-
-
 def compare(run: Run, profile: Profile) -> tuple[dict[str, Comparison], int]:
     """Simulate the run on one instance; return the statistics by name, and the preemptions.
 
-    ttft: first token - queued; tpot: (last - first) / (output - 1), for requests with more than
-    one token; latency: last - queued; in seconds.
+    Metrics: see `request_metrics`.
     """
-    kv_tokens = run.input_tokens.astype(np.int64) + run.output_tokens - 1
-    capacity = profile.kv_capacity_tokens // profile.block_tokens * profile.block_tokens
-    if (too_large := kv_tokens > capacity).any():
-        i = int(np.argmax(too_large))
-        raise MetropolisError(
-            f"{run.path}: row {run.row[i]}, fields 'input_tokens' and 'output_tokens' need "
-            f"{kv_tokens[i]} KV tokens, but the instance holds {capacity}"
-        )
-    simulated = simulate(profile, run.queued_s, run.input_tokens, run.output_tokens)
-    real = _metrics(run, run.first_token_s, run.last_token_s)
-    ours = _metrics(run, simulated["first_token_sim_s"], simulated["last_token_sim_s"])
+    real = request_metrics(run, run.first_token_s, run.last_token_s)
+    ours, preemptions = simulate_run(run, profile)
     comparisons = {}
     for metric in real:
         if not len(real[metric]):
@@ -181,16 +50,7 @@ def compare(run: Run, profile: Profile) -> tuple[dict[str, Comparison], int]:
                 float(np.percentile(real[metric], percent)),
                 float(np.percentile(ours[metric], percent)),
             )
-    return comparisons, simulated["preemptions"]
-
-
-def _metrics(run: Run, first_s: Float64, last_s: Float64) -> dict[str, Float64]:
-    several = run.output_tokens > 1
-    return {
-        "ttft": first_s - run.queued_s,
-        "tpot": (last_s - first_s)[several] / (run.output_tokens[several] - 1),
-        "latency": last_s - run.queued_s,
-    }
+    return comparisons, preemptions
 
 
 @click.command("fidelity")
@@ -209,6 +69,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Simulate a real serving run and print the error of the simulation.
+
+    Two further tables tell how the simulated run changes with its profile, and what the other
+    profiles of the model predict for the same requests.
 
     RUN has one row per request: queued_s, input_tokens, output_tokens, first_token_s and
     last_token_s, the times in seconds since the first request was queued.
@@ -232,6 +95,8 @@ def command(
             name: {"real": c.real, "simulated": c.simulated, "error": c.error}
             for name, c in comparisons.items()
         },
+        "sensitivity": sensitivity(run, engine),
+        "predictions": [asdict(row) for row in predictions(run, entry)],
     }
     if as_json:
         click.echo(json.dumps(result, indent=1))
@@ -250,4 +115,32 @@ def command(
     for name, c in comparisons.items():
         error = "" if c.error is None else f"{c.error:+.1%}"
         table.add_row(name.removesuffix("_s"), f"{c.real:.4f}", f"{c.simulated:.4f}", error)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    _print_sensitivity(console, result)
+
+
+def _print_sensitivity(console: Console, result: dict[str, Any]) -> None:
+    changes = Table(title=f"Change of the simulated run with {result['profile']}")
+    predicted = Table(
+        title="The same requests on other profiles (simulated, seconds)",
+        caption="blank: no value, or a request does not fit into the KV memory",
+    )
+    changes.add_column("change")
+    predicted.add_column("profile")
+    for table in (changes, predicted):
+        for name in STATISTICS:
+            table.add_column(name.removesuffix("_s").replace("_", " "), justify="right")
+    predicted.add_column("rests on")
+    sources = Table.grid(padding=(0, 1))
+    for name, row in result["sensitivity"].items():
+        changes.add_row(name, *("" if v is None else f"{v:+.1%}" for v in row.values()))
+    for row in result["predictions"]:
+        values = ("" if v is None else f"{v:.4g}" for v in row["seconds"].values())
+        kind = "estimate" if row["estimate"] else "measured"
+        name = row["profile"].partition("/")[2]
+        predicted.add_row(name, *values, kind)
+        sources.add_row(name, " ".join(row["source"].split()))
+    console.print(changes)
+    if result["predictions"]:
+        console.print(predicted, sources)

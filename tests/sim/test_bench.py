@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from metropolis._core import simulate
 from metropolis.bench import fidelity, instances, kairos
+from metropolis.bench._real_run import read_run
 from metropolis.sim.profiles import load_profile
 from metropolis.types import MetropolisError
 
@@ -75,7 +76,7 @@ def test_a_simulated_run_is_reproduced_exactly(simulated_run: Path) -> None:
         metrics = run_fidelity(path)
         assert len(metrics) == 9
         assert all(metric["error"] == 0 for metric in metrics.values())
-    assert fidelity.read_run(packed).without_output == 1
+    assert read_run(packed).without_output == 1
 
 
 def test_the_table_names_every_metric(simulated_run: Path) -> None:
@@ -136,9 +137,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(content)
         with pytest.raises(MetropolisError, match=sentence):
-            fidelity.read_run(path)
+            read_run(path)
     with pytest.raises(MetropolisError, match="No such file"):
-        fidelity.read_run(tmp_path / "none.csv")
+        read_run(tmp_path / "none.csv")
 
 
 def test_kairos_is_measured_beside_its_baselines(monkeypatch: pytest.MonkeyPatch) -> None:

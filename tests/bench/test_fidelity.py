@@ -1,0 +1,55 @@
+"""Sensitivity and predictions of `metropolis bench fidelity`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from metropolis.bench import fidelity
+from metropolis.bench._sensitivity import CHANGES, STATISTICS
+from metropolis.sim.profiles import load_profile
+
+PROFILE = "llama-3-8b/rtx-pro-6000"
+
+
+def test_a_queue_amplifies_an_error_of_the_costs(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    rows = [f"{n * 0.05},800,200,{n * 0.05 + 1},{n * 0.05 + 9}" for n in range(300)]
+    header = "queued_s,input_tokens,output_tokens,first_token_s,last_token_s"
+    path.write_text("\n".join([header, *rows]))
+    arguments = [str(path), "--profile", PROFILE, "--max-sequences", "64"]
+    output = CliRunner().invoke(fidelity.command, [*arguments, "--json"], catch_exceptions=False)
+    result = json.loads(output.output)
+
+    changes = result["sensitivity"]
+    assert list(changes) == list(CHANGES)
+    assert all(list(row) == list(STATISTICS) for row in changes.values())
+    for name, sign in (("all costs +5 %", 1), ("all costs -5 %", -1)):
+        assert sign * changes[name]["ttft_mean_s"] > 0.07
+        assert sign * changes[name]["tpot_mean_s"] == pytest.approx(0.05, abs=0.01)
+    assert changes["CPU +1 ms per iteration"]["ttft_mean_s"] > 0
+    assert set(changes["KV capacity -5 %"].values()) == {0}, "the KV memory is never full"
+    assert (
+        changes["max_sequences x 2"]["ttft_mean_s"]
+        < 0
+        < changes["max_sequences / 2"]["ttft_mean_s"]
+    )
+
+    cards = {row["profile"]: row for row in result["predictions"]}
+    assert PROFILE not in cards
+    assert cards["llama-3-8b/h200"]["estimate"]
+    assert "RTX 4090" in cards["llama-3-8b/rtx-4090"]["source"]
+    own = CliRunner().invoke(
+        fidelity.command,
+        [str(path), "--profile", "llama-3-8b/a100", "--max-sequences", "64", "--json"],
+    )
+    simulated = json.loads(own.output)["metrics"]["ttft_mean_s"]["simulated"]
+    assert cards["llama-3-8b/a100"]["seconds"]["ttft_mean_s"] == simulated
+    assert load_profile("llama-3-8b/a100").max_sequences != 64
+
+    table = CliRunner().invoke(fidelity.command, arguments).output
+    assert "all costs +5 %" in table
+    assert "rests on" in table
