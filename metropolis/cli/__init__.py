@@ -80,6 +80,7 @@ cli = LazyGroup(
     {
         part: f"metropolis.cli.{part}"
         for part in (
+            "ask",
             "diff",
             "export",
             "fork",

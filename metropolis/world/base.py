@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from metropolis.maps.map import GridMap
 from metropolis.notebook.card import card, figure
 from metropolis.rules.metrics import CHEBYSHEV, Metric
-from metropolis.types import CausalityError, Position, Step
+from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.appearance import Appearance
 from metropolis.world.entities import Entity
 from metropolis.world.randomness import keyed_random
@@ -113,6 +113,10 @@ class World(ABC):
         object.__setattr__(self, "_sealed", False)
 
 
+class NoInterviewsError(MetropolisError):
+    """The agents of a world do not define `interview`."""
+
+
 class Agent(ABC):
     """An actor in a world. Its state is private: no other agent or world reads or writes it.
 
@@ -141,6 +145,17 @@ class Agent(ABC):
         """
         raise NotImplementedError(  # not abstract: most agents are never asked
             f"{type(self).__name__}.answer is not defined; the question is {question!r:.80}"
+        )
+
+    async def interview(self, question: str, llm: Any) -> str:  # noqa: ARG002
+        """Return the answer to the question of an interviewer; `llm` is a `metropolis.llm.LLM`.
+
+        `metropolis ask` calls it, on a copy of the agent that is thrown away. Raises
+        NoInterviewsError unless overridden.
+        """
+        raise NoInterviewsError(
+            "agents of this world answer no interviews: "
+            f"{type(self).__name__}.interview is not defined"
         )
 
     def intent(self, position: Position) -> Iterable[Position]:  # noqa: ARG002

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from datetime import datetime
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis import Client, Simulation, make_scenario
+from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
 from metropolis.maps.town import alderbrook
@@ -42,6 +44,8 @@ def asked() -> dict[str, list[Request]]:
 
     client = Client(Scripted(listening))
     Simulation(evening, scenario.agents, client).run(6 * 360 + 1)
+    llm = LLM(Client(Scripted(listening)), agent=0, step=0, seed=0)
+    asyncio.run(scenario.agents[0].interview("What do you know about the festival?", llm))
     return found
 
 

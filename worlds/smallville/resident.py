@@ -7,6 +7,7 @@ Its parts:
     talking.py      its turns in a conversation, and the memories of it
     planning.py     its day, hours and tasks; the place of the next activity
     reflecting.py   conclusions after enough important events
+    interviewing.py answers to an interviewer, who is not of the town
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from typing import Any
 from metropolis.llm.agent import LLM
 from metropolis.types import Position
 from metropolis.world.base import Agent
-from metropolis.worlds.smallville import perceiving, planning, reacting, reflecting, talking
+from metropolis.worlds.smallville import (
+    interviewing,
+    perceiving,
+    planning,
+    reacting,
+    reflecting,
+    talking,
+)
 from metropolis.worlds.smallville.embedding import Embedder, hashed_words
 from metropolis.worlds.smallville.geography import MOVES, Atlas, Tile
 from metropolis.worlds.smallville.memory import Memory, Node
@@ -105,6 +113,10 @@ class Resident(Agent):
     async def answer(self, question: Any, llm: LLM) -> Any:
         """Answer a question of a conversation."""
         return await talking.answer(self, question, llm)
+
+    async def interview(self, question: str, llm: LLM) -> str:
+        """Answer a question of an interviewer."""
+        return await interviewing.answer(self, question, llm)
 
     def intent(self, position: Position) -> Iterator[Position]:
         """The way to its activity, unless it talks or waits."""

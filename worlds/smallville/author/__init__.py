@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 from metropolis.llm.base import Request
-from metropolis.worlds.smallville.author import plans, small, talk
+from metropolis.worlds.smallville.author import interview, plans, small, talk
 from metropolis.worlds.smallville.author.prompt import Prompt
 
 _WRITERS: dict[str, Callable[[Prompt, Random], str]] = {
@@ -38,6 +38,7 @@ _WRITERS: dict[str, Callable[[Prompt, Random], str]] = {
     "memo_on_convo": talk.memo,
     "focal_pt": talk.questions,
     "insight_and_guidance": talk.insights,
+    "interview": interview.answer,
 }
 FUNCTIONS = tuple(_WRITERS)
 """The functions of residents' requests."""
