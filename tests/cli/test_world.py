@@ -101,6 +101,9 @@ def test_people_are_as_they_were(tmp_path: Path) -> None:
     [
         ("age", "old", "age"),
         ("currently", None, "currently"),
+        ("age", True, "age"),
+        ("learned", "half \ud800", "learned"),
+        ("daily_plan_req", ["run"], "daily_plan_req"),
         ("living_area", "the town:nowhere:at all", "living_area"),
     ],
 )
@@ -120,6 +123,74 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     source = checkout(tmp_path / "source")
     path = next(source.rglob(missing))
     path.unlink()
+    error = run_import(source, tmp_path / "town").exception
+    assert isinstance(error, MetropolisError)
+    assert str(path) in str(error)
+
+
+def store(source: Path, persona_names: object, tiles: dict[str, object]) -> Path:
+    """Write the names of a stored simulation and add start tiles; return the path of meta.json."""
+    stored = next(source.rglob("storage")) / "base_the_ville_n25"
+    starts = stored / "environment" / "0.json"
+    starts.write_text(json.dumps(json.loads(starts.read_text()) | tiles))
+    (stored / "reverie").mkdir()
+    meta = stored / "reverie" / "meta.json"
+    meta.write_text(json.dumps({"persona_names": persona_names}))
+    return meta
+
+
+def test_surplus_tiles_are_ignored_and_reported(tmp_path: Path) -> None:
+    source = checkout(tmp_path / "source")
+    store(source, ["Ben Birch"], {"Cy Cole": {"x": 0, "y": 0}})
+    result = run_import(source, tmp_path / "town")
+    assert result.exit_code == 0, result.output
+    assert "ignored 2 start tiles" in result.output
+    assert "Ann Ash, Cy Cole" in result.output
+    agents = make_scenario(str(tmp_path / "town")).agents
+    assert [agent.name for agent in agents] == ["Ben Birch"]
+
+
+def test_json_says_where_a_workplace_comes_from(tmp_path: Path) -> None:
+    source = checkout(tmp_path / "source")
+    path = next(source.rglob("Ben Birch/bootstrap_memory/scratch.json"))
+    plan = {"learned": "Ben is a painter.", "daily_plan_req": "Ben works in the café until 2pm."}
+    path.write_text(json.dumps(SCRATCH | plan))
+    arguments = ["import-genagent", str(source), "--out", str(tmp_path / "town"), "--json"]
+    printed = json.loads(CliRunner().invoke(command, arguments).stdout)
+    ben = {"name": "Ben Birch", "occupation": "painter", "workplace": "Corner Cafe"}
+    assert printed["residents"][1] == ben | {"arena": "cafe", "field": "daily_plan_req"}
+    assert printed["surplus_tiles"] == []
+
+
+@pytest.mark.parametrize(
+    "names", [{}, [], "Ann Ash", [7], ["Ann Ash", "Ann Ash"], ["../Ann Ash"], ["Ann\x1b[2J"]]
+)
+def test_bad_persona_names_are_refused(tmp_path: Path, names: object) -> None:
+    source = checkout(tmp_path / "source")
+    meta = store(source, names, {})
+    error = run_import(source, tmp_path / "town").exception
+    assert isinstance(error, MetropolisError)
+    assert f"{meta}: the field persona_names" in str(error)
+    assert not (tmp_path / "town").exists()
+
+
+@pytest.mark.parametrize(
+    "tile", [None, 3, {"x": 2}, {"x": "2", "y": 2}, {"x": 1e999, "y": 2}, {"x": 0, "y": 0}]
+)
+def test_a_bad_start_tile_is_refused(tmp_path: Path, tile: object) -> None:
+    source = checkout(tmp_path / "source")
+    store(source, ["Ann Ash"], {"Ann Ash": tile})
+    error = run_import(source, tmp_path / "town").exception
+    assert isinstance(error, MetropolisError)
+    assert "0.json" in str(error)
+    assert "Ann Ash" in str(error)
+    assert not (tmp_path / "town").exists()
+
+
+def test_initial_memories_in_another_encoding_are_refused(tmp_path: Path) -> None:
+    source = checkout(tmp_path / "source")
+    path = next(source.rglob("agent_history_init_n25.csv"))
+    path.write_bytes(b"Name,Whisper\nAnn Ash,\xff\n")
     error = run_import(source, tmp_path / "town").exception
     assert isinstance(error, MetropolisError)
     assert str(path) in str(error)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from metropolis.durable import reported
 from metropolis.maps.map import GridMap
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import Scenario
@@ -45,7 +46,7 @@ def make_from(folder: Path, *, agents: int | None = None, seed: int = 0) -> Scen
     """
     grid, profiles = read_town(folder / TOWN), read_profiles(folder / RESIDENTS)
     for profile in profiles:
-        _check_bed(grid, profile, folder / RESIDENTS)
+        check_tile(grid, profile, folder / RESIDENTS)
     return populate(grid, profiles, agents, f"the town in {folder}")
 
 
@@ -67,7 +68,6 @@ def populate(
 
 def write_town(folder: Path, grid: GridMap, profiles: Sequence[Profile]) -> None:
     """Write both files into `folder`, which is created if necessary."""
-    folder.mkdir(parents=True, exist_ok=True)
     town = _Town(
         "metropolis-town",
         1,
@@ -78,9 +78,12 @@ def write_town(folder: Path, grid: GridMap, profiles: Sequence[Profile]) -> None
         grid.arenas.tolist(),
         grid.objects.tolist(),
     )
-    (folder / TOWN).write_bytes(msgspec.json.encode(town))
     tables = (_table({k: v for k, v in asdict(profile).items() if v}) for profile in profiles)
-    (folder / RESIDENTS).write_text("\n".join(tables), "utf-8")
+    contents = {TOWN: msgspec.json.encode(town), RESIDENTS: "\n".join(tables).encode()}
+    with reported(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
 
 
 def read_town(path: Path) -> GridMap:
@@ -109,7 +112,8 @@ def read_town(path: Path) -> GridMap:
     )
 
 
-def _check_bed(grid: GridMap, profile: Profile, path: Path) -> None:
+def check_tile(grid: GridMap, profile: Profile, path: Path) -> None:
+    """Raise MetropolisError naming `path` unless the profile's tile is free."""
     x, y = profile.at
     inside = 0 <= x < grid.width and 0 <= y < grid.height
     if not inside or grid.walls[y, x]:
