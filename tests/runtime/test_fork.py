@@ -314,7 +314,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(MetropolisError, match=sentence):
             town.fork(**how)
 
-    refused("has 20 recorded steps; it can be forked at 0 to 20, not at 21", at=21)
+    refused("has 20 recorded steps; the step should be 0 to 20, not 21", at=21)
     refused("not at -1", at=-1)
     refused("holds no run", run=tmp_path / "nothing")
     refused("exists already", out=tmp_path / "origin")
@@ -324,7 +324,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         patched.setattr(Meadow, "step_from", lambda _world, position, _move: position)
         refused("step 0 differs from the recorded step, so step 5 .*: 20$")
     town.fork(tmp_path / "origin", tmp_path / "first", at=10)
-    refused(r"begins at step 10; fork the original run, .*origin, at 5", run=tmp_path / "first")
+    refused(r"begins at step 10; use the original run, .*origin, at 5", run=tmp_path / "first")
     forge(tmp_path / "first" / "run.json", lambda run: run["lineage"][0].update(step="ten"))
     refused(r"run.json: lineage: .* `\$\[0\].step`", run=tmp_path / "first")
     (tmp_path / "origin" / "journal.jsonl").unlink()

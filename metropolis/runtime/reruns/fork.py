@@ -136,18 +136,18 @@ def _copy_answers(origin: RunDirectory, branch: RunDirectory, below: float) -> M
 
 
 def check_step(origin: RunDirectory, at: Step) -> None:
-    """Raise MetropolisError unless the run can be forked at step `at`."""
+    """Raise MetropolisError unless the run has a state of its own at step `at`."""
     lineage = origin.lineage
     if lineage and at < lineage[-1].step:
         raise MetropolisError(
-            f"{origin.root}: is a branch that begins at step {lineage[-1].step}; fork the "
+            f"{origin.root}: is a branch that begins at step {lineage[-1].step}; use the "
             f"original run, {lineage[-1].run}, at {at}"
         )
     recorded = origin.recorded_steps
     if not 0 <= at <= recorded:
         raise MetropolisError(
-            f"{origin.root}: has {recorded} recorded steps; it can be forked at 0 to "
-            f"{recorded}, not at {at}"
+            f"{origin.root}: has {recorded} recorded steps; the step should be 0 to "
+            f"{recorded}, not {at}"
         )
 
 
