@@ -315,7 +315,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
             town.fork(**how)
 
     refused("has 20 recorded steps; the step should be 0 to 20, not 21", at=21)
-    refused("not at -1", at=-1)
+    refused("0 to 20, not -1", at=-1)
     refused("holds no run", run=tmp_path / "nothing")
     refused("exists already", out=tmp_path / "origin")
     changed = Town(SEED, walkers=3, radius=0.5)
