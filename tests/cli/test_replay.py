@@ -103,7 +103,7 @@ def test_figures_without_matplotlib_are_refused_before_any_work(
         (("replay", "--policy", "kairo"), "the policies (did you mean 'kairos'?)"),
         (("replay", "--dispatcher", "karios"), "the dispatchers (did you mean 'kairos'?)"),
         (("replay", "--profile", "llama-3-8b/l5"), "(did you mean 'llama-3-8b/l4'?)"),
-        (("replai",), "there is no command 'replai' (did you mean 'replay'?); there are bench,"),
+        (("replai",), "there is no command 'replai' (did you mean 'replay'?); there are ask,"),
         (("bench", "controler"), "there is no command 'controler' (did you mean 'controller'?)"),
         (("trace", "imprt"), "No such command 'imprt'"),
     ],
