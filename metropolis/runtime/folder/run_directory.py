@@ -173,6 +173,11 @@ class RunDirectory:
             return reached, f"{damage}"
         return reached, f"{self._ends(step, max(steps, default=0))}"
 
+    @property
+    def seed(self) -> int:
+        """The seed of the run's own steps, which a branch may change; call `read` first."""
+        return self.lineage[-1].seed if self.lineage else self._seed
+
     def _check_past(
         self, checkpoint: Checkpoint, reached: Mapping[Step, tuple[str, int]], damage: str
     ) -> None:
@@ -181,10 +186,9 @@ class RunDirectory:
         path = self.checkpoints.path(checkpoint.step)
         if past is None:
             raise CHECKPOINT.damaged(path, 1, "it describes no files")
-        seed = self.lineage[-1].seed if self.lineage else self._seed
-        if past.seed != seed:
+        if past.seed != self.seed:
             raise MetropolisError(
-                f"{path}: continues with seed {past.seed}, but {self._run} has seed {seed}; "
+                f"{path}: continues with seed {past.seed}, but {self._run} has seed {self.seed}; "
                 "restore the file as the run wrote it"
             )
         if checkpoint.step not in reached:

@@ -71,7 +71,7 @@ def fork(
     check_step(origin, at)
     checkpoint = checkpoint_at(rerun, agents, at, on_step or (lambda _: None))
     changed: tuple[str, ...] = ()
-    seed_before: int = lineage[-1].seed if lineage else about["seed"]
+    seed_before = origin.seed
     if edit is not None:
         checkpoint, changed = edited(checkpoint, world, agents, edit, seed_before)
     new = Origin(

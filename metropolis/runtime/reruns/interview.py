@@ -29,8 +29,8 @@ async def interview(
     answers no interviews or its answer is no text.
     """
     number = [agent.name for agent in agents].index(name)
-    about, lineage = origin.read(), origin.lineage
-    seed: int = lineage[-1].seed if lineage else about["seed"]
+    origin.read()
+    seed = origin.seed
     agent = deepcopy(agents[number])
     restore(agent, state.agents[name])
     agent.begin_step(seed, state.step)

@@ -122,12 +122,11 @@ class Rerun:
         agents = deepcopy(list(self._agents))
         for agent in agents:
             restore(agent, start.agents[agent.name])
-        lineage = self.origin.lineage
         self._trial = Trial(
             Scenario(self._world, agents),
             Start(start.step, start.entities, start.events),
             lockstep(),
-            lineage[-1].seed if lineage else self.seed,
+            self.origin.seed,
             client=Client(self.answers, retries=0),
         )
         known = islice(self.origin.records(end), start.step, None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
@@ -12,7 +11,6 @@ from metropolis.runtime.reruns.fork import check_step, checkpoint_at
 from metropolis.runtime.reruns.rerun import Rerun
 from metropolis.types import Step
 from metropolis.world.base import Agent, World
-from metropolis.world.record import StepRecord
 
 
 def state_at(
@@ -20,9 +18,6 @@ def state_at(
     world: World,
     agents: Sequence[Agent],
     at: Step | None = None,
-    *,
-    options: Mapping[str, Any] | None = None,
-    on_step: Callable[[StepRecord], object] = lambda _: None,
 ) -> Checkpoint:
     """The world and the minds of the run in the folder `run` before step `at`; None: at its end.
 
@@ -31,7 +26,7 @@ def state_at(
     the run has not reached `at`, or if its steps cannot be reproduced.
     """
     origin = RunDirectory(Path(run))
-    rerun = Rerun(origin, world, agents, options or {})
+    rerun = Rerun(origin, world, agents, {})
     step = origin.recorded_steps if at is None else at
     check_step(origin, step)
-    return checkpoint_at(rerun, agents, step, on_step)
+    return checkpoint_at(rerun, agents, step, lambda _: None)
