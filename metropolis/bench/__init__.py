@@ -59,6 +59,24 @@ MODEL = click.option(
 )
 
 
+def _seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) < 2**63 for part in parts):
+        raise click.BadParameter(
+            f"{text!r} should be whole numbers separated by commas, as in 0,1,2"
+        )
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+SEEDS = click.option(
+    "--seeds",
+    callback=_seeds,
+    default="0",
+    show_default=True,
+    help="Seeds of the programs, separated by commas: every run is repeated with each.",
+)
+
+
 def fleet_of(instance: Sequence[str], profile: str, instances: int) -> SimulatedFleet:
     """Return the fleet that --instance lists, or `instances` of `profile`.
 

@@ -16,6 +16,7 @@ from multiprocessing import get_context
 import click
 from rich.console import Console
 
+from metropolis.bench import SEEDS
 from metropolis.bench.agentix.measure import AGENTIX, SYSTEMS, Bench, Measured, System
 from metropolis.bench.agentix.tables import (
     PAPER_BALANCER_TIMES,
@@ -70,15 +71,6 @@ def runs() -> list[Run]:
     ]
 
 
-def _seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) < 2**63 for part in parts):
-        raise click.BadParameter(
-            f"{text!r} should be whole numbers separated by commas, as in 0,1,2"
-        )
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
 def _measure(task: tuple[Bench, Run]) -> Measured:
     bench, run = task
     per_s = run.load * run.instances * _busy_per_s(bench, run.workload, run.system)
@@ -100,13 +92,7 @@ def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
     show_default=True,
     help="Maximum sequences an instance decodes at once: with fewer, fewer programs saturate it.",
 )
-@click.option(
-    "--seeds",
-    callback=_seeds,
-    default="0",
-    show_default=True,
-    help="Seeds of the programs, separated by commas: every run is repeated with each.",
-)
+@SEEDS
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
     programs: int, profile: str, sequences: int, seeds: tuple[int, ...], as_json: bool
