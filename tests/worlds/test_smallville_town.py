@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from metropolis.maps.town import alderbrook
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.geography import MOVES, Atlas
 from metropolis.worlds.smallville.profile import read_profiles
+from metropolis.worlds.smallville.settings import PRESETS, settings_of, table_of
 
 RESIDENT = """
 [[resident]]
@@ -101,6 +103,11 @@ def test_towns_side_by_side_are_the_same_but_for_their_names() -> None:
         (RESIDENT.replace("age = 40", 'age = "old"'), "age"),
         (RESIDENT + 'mood = "glad"', "mood"),
         ("[[resident]", "residents.toml"),
+        ("weather = 1" + RESIDENT, "weather"),
+        ("settings = 1" + RESIDENT, "a table"),
+        ('[settings]\npreset = "code-2"' + RESIDENT, "paper or code-1.0"),
+        (RESIDENT + "[resident.settings]\nvision = 3", "vision_tiles"),
+        (RESIDENT + "[resident.settings]\nretention = 0", "retention"),
     ],
 )
 def test_a_bad_list_of_residents_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -114,3 +121,20 @@ def test_a_bad_list_of_residents_is_refused(tmp_path: Path, text: str, said: str
 def test_a_list_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(MetropolisError, match="cannot be read"):
         read_profiles(tmp_path / "residents.toml")
+
+
+def test_settings_of_all_and_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "residents.toml"
+    own = '[resident.settings]\nvision_tiles = 8\npreset = "paper"'
+    other = RESIDENT.replace("Ann", "Ben")
+    path.write_text(f'[settings]\npreset = "code-1.0"\nretention = 8\n{RESIDENT}{other}{own}')
+    ann, ben = (profile.settings for profile in read_profiles(path))
+    assert ann == replace(PRESETS["code-1.0"], retention=8)
+    assert ben == replace(PRESETS["paper"], retention=8, vision_tiles=8)
+
+
+@given(st.sampled_from(sorted(PRESETS)), st.integers(1, 9), st.booleans(), st.floats(0, 9))
+def test_settings_as_a_table(preset: str, retention: int, rerates: bool, weight: float) -> None:
+    own = replace(PRESETS[preset], retention=retention, rerates=rerates, recency_weight=weight)
+    assert settings_of(table_of(own)) == own
+    assert table_of(PRESETS[preset]) in ({}, {"preset": preset})

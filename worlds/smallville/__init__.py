@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from metropolis.maps.town import alderbrook
 from metropolis.world.scenario import Scenario
 from metropolis.worlds.smallville.folder import STEPS, populate
 from metropolis.worlds.smallville.profile import Profile, read_profiles
+from metropolis.worlds.smallville.settings import settings_of
 
 __all__ = ["STEPS", "make", "town_profiles"]
 
@@ -18,9 +20,17 @@ def town_profiles() -> list[Profile]:
     return read_profiles(Path(str(files(__package__) / "residents.toml")))
 
 
-def make(*, agents: int | None = None, seed: int = 0) -> Scenario:  # noqa: ARG001
+def make(
+    *,
+    agents: int | None = None,
+    seed: int = 0,  # noqa: ARG001
+    preset: str = "paper",
+) -> Scenario:
     """Alderbrook with its first `agents` residents; None: all 25.
 
-    The seed affects only the run. Raises MetropolisError when the town has fewer residents.
+    `preset` names the residents' settings (`settings.py`). The seed affects only the run. Raises
+    MetropolisError when the town has fewer residents, or there is no such preset.
     """
-    return populate(alderbrook().map, town_profiles(), agents, "smallville")
+    settings = settings_of({"preset": preset})
+    profiles = [replace(profile, settings=settings) for profile in town_profiles()]
+    return populate(alderbrook().map, profiles, agents, "smallville")

@@ -18,6 +18,7 @@ from metropolis.worlds.smallville.author import FUNCTIONS, author
 from metropolis.worlds.smallville.geography import Atlas
 from metropolis.worlds.smallville.profile import Profile, read_profiles
 from metropolis.worlds.smallville.resident import Resident
+from metropolis.worlds.smallville.settings import table_of
 from metropolis.worlds.smallville.story import Story
 from metropolis.worlds.smallville.world import SmallVille
 
@@ -78,7 +79,7 @@ def write_town(folder: Path, grid: GridMap, profiles: Sequence[Profile]) -> None
         grid.arenas.tolist(),
         grid.objects.tolist(),
     )
-    tables = (_table({k: v for k, v in asdict(profile).items() if v}) for profile in profiles)
+    tables = (_table(_fields(profile)) for profile in profiles)
     contents = {TOWN: msgspec.json.encode(town), RESIDENTS: "\n".join(tables).encode()}
     with reported(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,6 +122,12 @@ def check_tile(grid: GridMap, profile: Profile, path: Path) -> None:
             f"{path}: {profile.name} is at ({x}, {y}), which is not free; it should be a free "
             f"tile of the map, which is {grid.width} x {grid.height}"
         )
+
+
+def _fields(profile: Profile) -> dict[str, Any]:
+    """The fields that are not empty."""
+    fields = asdict(profile) | {"settings": table_of(profile.settings)}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _table(fields: Mapping[str, Any]) -> str:

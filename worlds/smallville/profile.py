@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from metropolis.types import MetropolisError
+from metropolis.worlds.smallville.settings import PRESETS, Settings, settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,8 @@ class Profile:
     """Facts that they like to pass on."""
     secrets: Sequence[str] = ()
     """Facts that they keep to themselves."""
+    settings: Settings = PRESETS["paper"]
+    """In the file a table with a `preset`, and fields that differ from it."""
 
     @property
     def first_name(self) -> str:
@@ -49,33 +53,52 @@ class Profile:
         return self.name.split()[0]
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    resident: list[Profile]
-
-
 def read_profiles(path: Path) -> list[Profile]:
     """The residents of a TOML file with a table `[[resident]]` each.
 
+    A table `[settings]` above them holds the settings of all, from which each one's own may differ.
     Raises MetropolisError naming the file and the field.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
-        profiles = msgspec.convert(content, _File).resident
     except OSError as error:
         raise MetropolisError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, msgspec.ValidationError) as error:
+    except ValueError as error:
+        raise MetropolisError(f"{path}: {error}; each [[resident]] is a table") from None
+    common, tables = content.pop("settings", {}), content.pop("resident", None)
+    if content:
         raise MetropolisError(
-            f"{path}: {error}; each [[resident]] needs the fields of a Profile"
-        ) from None
-    known = {of.name for of in fields(Profile)}
-    for table in content["resident"]:
-        if unknown := set(table) - known:
-            raise MetropolisError(
-                f"{path}: {table['name']} has a field {min(unknown)!r}; the fields are "
-                f"{', '.join(sorted(known))}"
-            )
+            f"{path}: there is a field {min(content)!r}; the file holds [[resident]] and [settings]"
+        )
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise MetropolisError(f"{path}: there is no [[resident]]; each one is such a table")
+    profiles = [_profile(table, common, path) for table in tables]
     names = [profile.name for profile in profiles]
     for name in names:
         if names.count(name) > 1:
             raise MetropolisError(f"{path}: two residents are named {name!r}; names are unique")
     return profiles
+
+
+def _profile(table: dict[str, Any], common: Any, path: Path) -> Profile:
+    name, known = table.get("name"), {of.name for of in fields(Profile)}
+    if unknown := set(table) - known:
+        raise MetropolisError(
+            f"{path}: {name} has a field {min(unknown)!r}; the fields are "
+            f"{', '.join(sorted(known))}"
+        )
+    own = table.pop("settings", {})
+    for settings in (common, own):
+        if not isinstance(settings, dict):
+            raise MetropolisError(
+                f"{path}: the settings are {settings!r}; they should be a table [settings], or "
+                "[resident.settings] after a resident"
+            )
+    try:
+        return replace(msgspec.convert(table, Profile), settings=settings_of(common | own))
+    except msgspec.ValidationError as error:
+        raise MetropolisError(
+            f"{path}: {name}: {error}; each [[resident]] needs the fields of a Profile"
+        ) from None
+    except MetropolisError as error:
+        raise MetropolisError(f"{path}: {name}: {error}") from None
