@@ -57,12 +57,12 @@ def test_it_is_recognised_and_tells_its_memory(vllm_url: str) -> None:
 
     async def ask() -> None:
         async with gateway_before(RealEngine(vllm_url), log=news.append) as (_, gateway):
-            assert gateway.scheduling.capacity_tokens == [1 << 20]  # 1 GiB
+            assert gateway.scheduling.capacity_tokens == [1 << 19]  # 1 GiB
             assert gateway.engines[0].is_known
 
     asyncio.run(ask())
     assert news == [
-        f"the engine at {vllm_url} answers: vLLM, gets priorities, KV cache of 1,048,576 tokens"
+        f"the engine at {vllm_url} answers: vLLM, gets priorities, KV cache of 524,288 tokens"
     ]
 
 

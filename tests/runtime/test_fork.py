@@ -319,7 +319,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     refused("holds no run", run=tmp_path / "nothing")
     refused("exists already", out=tmp_path / "origin")
     changed = Town(SEED, walkers=3, radius=0.5)
-    refused("'w00' makes a different request in step 0, so step 5 .*: 20$", changed)
+    refused(r"'w0\d' makes a different request in step 0, so step 5 .*: 20$", changed)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Meadow, "step_from", lambda _world, position, _move: position)
         refused("step 0 differs from the recorded step, so step 5 .*: 20$")
