@@ -127,12 +127,6 @@ def test_a_workload_is_the_same_at_every_rate(application: str) -> None:
     assert workload(application, 40, 1.0, seed=2) != slow
 
 
-def test_arrivals_keep_the_rate_and_come_in_bursts() -> None:
-    gaps = np.diff([program.arrival_s for program in workload("QA", 5000, 2.0, seed=1)])
-    assert gaps.mean() == pytest.approx(0.5, rel=0.1)
-    assert gaps.std() > 1.3 * gaps.mean()  # Poisson's would be equal
-
-
 def test_an_invalid_program_is_refused() -> None:
     with pytest.raises(MetropolisError, match="call 0: a parent must be an earlier call"):
         Program("p", 0.0, (PlannedCall("f", 1, 1, (0,)),))
