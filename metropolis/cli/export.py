@@ -1,4 +1,4 @@
-"""`metropolis export`: timelines for other programs."""
+"""`metropolis export`: runs for other programs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 from metropolis.cli.run_options import run_folder
 from metropolis.durable import reported
+from metropolis.export.genagent import GenAgentExport
 from metropolis.export.lanes import lanes_of
 from metropolis.export.perfetto import write_perfetto
 from metropolis.progress import progress_bar
@@ -47,6 +48,27 @@ def perfetto(run: str, out: Path | None) -> None:
     with _replacing(target) as file, progress_bar(rows, "rows") as (advance, _):
         write_perfetto(file, lanes, advance)
     click.echo(f"wrote {out or target} ({target.stat().st_size / 1e6:.1f} MB)")
+
+
+@command.command("genagent")
+@click.argument("run")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
+def genagent(run: str, out: Path) -> None:
+    """Write RUN as a simulation that the viewer of Generative Agents replays.
+
+    RUN is a run's folder or its name under runs/; it is only read, and its world should have a grid
+    map. The viewer counts steps from midnight: before the run's first step nobody moves.
+    """
+    export = GenAgentExport(run_folder(run))
+    with progress_bar(export.steps, "steps") as (advance, _):
+        written = export.write(out, advance)
+    first, name = written.first_step, out.resolve().name
+    click.echo(
+        f"{out}: {written.agents} agents, steps 0 to {written.steps - 1}; the run begins at step "
+        f"{first}\nIn a checkout's environment/frontend_server, copy it to storage/{name} and "
+        f"compressed_storage/{name}; its server then shows /replay/{name}/{first}/ and "
+        f"/demo/{name}/{first}/3/"
+    )
 
 
 @contextmanager

@@ -129,6 +129,18 @@ def listeners(appearance: Appearance, kind: str, data: Mapping[str, Any]) -> lis
     return [named] if isinstance(named, str) else [text_of(name) for name in _list(named)]
 
 
+def remembered(memories: Memories, mind: Any) -> Iterator[tuple[str, str, float | None]]:
+    """(text, kind, created_s) of each memory of a saved mind; None: it has no time."""
+    found = mind
+    for key in memories.path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    for memory in _list(found):
+        if isinstance(memory, dict):
+            created_s = memory.get(memories.created_s)
+            known_s = created_s if isinstance(created_s, int | float) else None
+            yield text_of(memory.get(memories.text)), text_of(memory.get(memories.kind)), known_s
+
+
 def text_of(value: Any) -> str:
     """A value of a world as a text for people; empty for None."""
     if value is None:

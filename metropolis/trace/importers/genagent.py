@@ -24,8 +24,10 @@ from metropolis.types import MetropolisError
 
 VELOCITY = 1.0
 """Tiles that an agent walks in a step."""
-_DATE = "%B %d, %Y"
-_CLOCK = "%B %d, %Y, %H:%M:%S"
+DATE, CLOCK = "%B %d, %Y", "%B %d, %Y, %H:%M:%S"
+"""Its forms of dates and times."""
+NO_BREAK = "\xa0"
+"""Stands for the later spaces of a name in the runs that metropolis exports."""
 _STEP = re.compile("[0-9]{1,9}")
 _Tile = tuple[float, float]
 _Tiles = dict[str, _Tile]
@@ -211,7 +213,7 @@ def _recording(tiles: list[_Tiles], meta: Path, root: Path) -> Recording:
     start, step_s = _meta(meta, len(tiles))
     name = root.resolve().name
     return Recording(
-        agents=agents,
+        agents=tuple(name.replace(NO_BREAK, " ") for name in agents),
         positions=positions,
         name=name,
         source=f"Generative Agents run {name}",
@@ -234,8 +236,8 @@ def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:
     if not isinstance(meta, dict):
         raise MetropolisError(f"{path}: is {type(meta).__name__}; it should be a JSON object")
     try:
-        start = datetime.strptime(meta["start_date"], _DATE)
-        passed_s = (datetime.strptime(meta["curr_time"], _CLOCK) - start).total_seconds()
+        start = datetime.strptime(meta["start_date"], DATE)
+        passed_s = (datetime.strptime(meta["curr_time"], CLOCK) - start).total_seconds()
         step_s = float(meta["sec_per_step"])
         if passed_s > 0 and passed_s != step_s * meta["step"]:
             step_s = max(1.0, float(np.rint(passed_s / steps)))

@@ -13,7 +13,7 @@ from metropolis.durable import read_document
 from metropolis.runtime.folder.checkpoint import CHECKPOINT, Checkpoints
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step
-from metropolis.world.appearance import Memories, text_of
+from metropolis.world.appearance import Memories, remembered, text_of
 
 MEMORIES_MAX = 500
 """The newest memories of a mind, which are shown."""
@@ -62,18 +62,11 @@ class Minds:
         if self._memories is None:
             yield from _fields(mind)
             return
-        found = mind
-        for key in self._memories.path.split("."):
-            found = found.get(key) if isinstance(found, dict) else None
-        for memory in found if isinstance(found, list) else ():
-            if not isinstance(memory, dict):
-                continue
-            step = self._step_at(memory.get(self._memories.created_s))
-            text, kind = memory.get(self._memories.text), memory.get(self._memories.kind)
-            yield {"text": text_of(text), "kind": text_of(kind), "step": step}
+        for text, kind, created_s in remembered(self._memories, mind):
+            yield {"text": text, "kind": kind, "step": self._step_at(created_s)}
 
-    def _step_at(self, created_s: Any) -> Step:
-        if not isinstance(created_s, int | float):
+    def _step_at(self, created_s: float | None) -> Step:
+        if created_s is None:
             return 0
         return max(0, int((created_s - self._start_s) // self._meta.step_s))
 

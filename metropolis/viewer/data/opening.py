@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from metropolis.names import check_name
 from metropolis.progress import progress_bar
+from metropolis.runtime.folder.edits import edited_entities
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import read_view
 from metropolis.runtime.replays.modes import MODES, OUT_OF_ORDER
@@ -18,7 +19,7 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.timeline.format import FOLDER
 from metropolis.trace.parquet import IN_RUN, read_trace
 from metropolis.trace.schema import Trace
-from metropolis.types import MetropolisError, Step
+from metropolis.types import MetropolisError
 from metropolis.viewer.data.call_texts import RecordedTexts, TraceTexts
 from metropolis.viewer.data.history_steps import HistorySteps
 from metropolis.viewer.data.locks import is_locked
@@ -26,7 +27,6 @@ from metropolis.viewer.data.minds import Minds
 from metropolis.viewer.data.side import Side, Steps
 from metropolis.viewer.data.timeline_columns import TimelineColumns
 from metropolis.viewer.data.trace_steps import TraceSteps
-from metropolis.world.entities import Entity
 
 PROFILE = "llama-3-8b/l4"
 """Of the instances on which a run is replayed that does not say its own."""
@@ -40,7 +40,7 @@ def open_run(folder: Path) -> Side:
     directory = RunDirectory(folder)
     about = directory.read()["about"]
     view, meta = read_view(folder)
-    steps = HistorySteps(directory.history, directory.run, view, meta, _edited(directory))
+    steps = HistorySteps(directory.history, directory.run, view, meta, edited_entities(directory))
     return Side(
         {
             "title": folder.resolve().name,
@@ -73,14 +73,6 @@ def _forked(directory: RunDirectory) -> dict[str, Any] | None:
         edits = [branch.edit] if branch.edit else []
         return {"run": branch.run, "step": branch.step, "edits": [*edits, *branch.edited]}
     return None
-
-
-def _edited(directory: RunDirectory) -> Mapping[Step, Sequence[Entity]]:
-    """What exists at the first step of a branch whose edit changed something."""
-    for branch in directory.lineage[-1:]:
-        if branch.edited and branch.step in directory.checkpoints.steps():
-            return {branch.step: directory.checkpoints.read(branch.step).entities}
-    return {}
 
 
 def open_sides(folder: Path, beside: str | None = None) -> list[Side]:

@@ -1,0 +1,185 @@
+"""Runs as simulations of the Generative Agents project (Park et al. 2023), for its viewer.
+
+The folder holds what both pages of the viewer read (`translator/views.py` of the project):
+
+demo      master_movement.json: what changed in each step, with a key for every step from 0; and
+          meta.json
+replay    movement/N.json: what everybody shows after step N; environment/0.json: where they start;
+          and personas/, whose folders name the agents
+state     personas/NAME/bootstrap_memory/: what the agent does and remembers at the end
+
+Both count steps from midnight. A run that starts later follows steps in which nobody moves.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, TextIO
+
+from metropolis.durable import reported
+from metropolis.export.frames import Frame, Frames, Lines, dialogue_of, frames_of, initial_frames
+from metropolis.export.genagent_memory import write_memory
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.folder.view_file import ViewFile, read_view
+from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
+from metropolis.trace.schema import TraceMeta
+from metropolis.types import MetropolisError, Step
+
+MAZE = "the_ville"
+"""The only map that the viewer has."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """An exported simulation."""
+
+    agents: int
+    first_step: int
+    """The simulation's step that is the run's step 0."""
+    steps: int
+    """Number of the simulation's steps."""
+
+
+class GenAgentExport:
+    """The run in `folder`, to be written once. Raises MetropolisError if it has no grid map."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._directory = folder, RunDirectory(folder)
+        self._directory.read()
+        self._view: ViewFile
+        self._meta: TraceMeta
+        self._view, self._meta = read_view(folder)
+        if self._meta.map is None:
+            raise MetropolisError(
+                f"{folder}: is a run without a grid map; the viewer of Generative Agents shows "
+                "agents on tiles"
+            )
+        self._steps: Step = self._directory.recorded_steps
+        self._midnight = datetime.combine(self._meta.start.date(), datetime.min.time())
+        before_s = (self._meta.start - self._midnight).total_seconds()
+        self._first = round(before_s / self._meta.step_s)
+        self.steps = self._first + self._steps
+
+    def write(self, out: Path, advance: Callable[[int], object] = lambda _: None) -> Written:
+        """Write the folder `out`, which should not exist; `advance` is called for every step."""
+        if out.exists():
+            raise MetropolisError(f"{out} exists; name a folder that does not exist")
+        partial = out.with_name(f"{out.name}.partial")
+        with reported(out):
+            try:
+                for part in ("movement", "environment", "reverie", "personas"):
+                    (partial / part).mkdir(parents=True)
+                self._write(partial, advance)
+                partial.rename(out)
+            finally:
+                rmtree(partial, ignore_errors=True)
+        return Written(len(self._meta.agents), self._first, self.steps)
+
+    def _write(self, root: Path, advance: Callable[[int], object]) -> None:
+        frames = beginning = initial_frames(self._view, self._meta.agents)
+        _write_json(root / "environment" / "0.json", _environment(beginning))
+        shown: dict[str, Any] = {}
+        chats: dict[tuple[str, Step], Lines] = {}
+        with (root / "master_movement.json").open("w", encoding="utf-8") as master:
+            for step, (frames, events) in enumerate(self._all_frames(beginning)):
+                for event in events:
+                    names, lines = dialogue_of(self._view.appearance, event)
+                    chats |= {(name, event.step): lines for name in names}
+                moves = {_name(name): self._movement(frame) for name, frame in frames.items()}
+                now = {"curr_time": self._time(step).strftime(CLOCK)}
+                _write_json(root / "movement" / f"{step}.json", {"persona": moves, "meta": now})
+                changed = {name: move for name, move in moves.items() if shown.get(name) != move}
+                _write_key(master, step, changed)
+                shown = moves
+                advance(1)
+            master.write("\n}\n" if self.steps else "{}\n")
+        meta = self._meta_json()
+        _write_json(root / "meta.json", meta)
+        _write_json(root / "reverie" / "meta.json", meta)
+        checkpoint = self._directory.checkpoints.newest(self._steps)
+        for name, frame in frames.items():
+            own = {step: lines for (who, step), lines in chats.items() if who == name}
+            mind = None if checkpoint is None else checkpoint.agents.get(name)
+            scratch = self._scratch(name, frame)
+            write_memory(
+                root / "personas" / _name(name), self._view, self._meta, scratch, mind, own
+            )
+
+    def _all_frames(self, frames: Frames) -> Iterator[tuple[Frames, Any]]:
+        for _ in range(self._first):
+            yield frames, ()
+        for after, record in frames_of(self._directory, self._view.appearance, frames):
+            yield after, record.events
+
+    def _movement(self, frame: Frame) -> dict[str, Any]:
+        look = frame.look
+        return {
+            "movement": [int(frame.position[0]), int(frame.position[1])],
+            "pronunciatio": look.emoji,
+            "description": html.escape(
+                f"{look.label.replace('@', 'at')} @ {self._address(frame)}", quote=False
+            ),
+            "chat": [[_name(who), html.escape(text, quote=False)] for who, text in frame.lines]
+            or None,
+        }
+
+    def _address(self, frame: Frame) -> str:
+        assert self._meta.map is not None
+        return ":".join([self._meta.map.name, *filter(None, frame.look.place.split(": "))])
+
+    def _time(self, step: Step) -> datetime:
+        """When the simulation's step begins."""
+        return self._midnight + timedelta(seconds=step * self._meta.step_s)
+
+    def _meta_json(self) -> dict[str, Any]:
+        step_s = self._meta.step_s
+        return {
+            "fork_sim_code": self._folder.resolve().name,
+            "start_date": self._midnight.strftime(DATE),
+            "curr_time": self._time(self.steps).strftime(CLOCK),
+            "sec_per_step": int(step_s) if step_s.is_integer() else step_s,
+            "maze_name": MAZE,
+            "persona_names": [_name(name) for name in self._meta.agents],
+            "step": self.steps,
+        }
+
+    def _scratch(self, name: str, frame: Frame) -> dict[str, Any]:
+        first, *others = name.split(" ")
+        return {
+            "name": _name(name),
+            "first_name": first,
+            "last_name": " ".join(others),
+            "vision_r": self._meta.perception_radius,
+            "curr_time": self._time(self.steps).strftime(CLOCK),
+            "curr_tile": [int(frame.position[0]), int(frame.position[1])],
+            "act_address": self._address(frame),
+            "act_description": frame.look.label,
+            "act_pronunciatio": frame.look.emoji,
+        }
+
+
+def _name(name: str) -> str:
+    """A name with at most one space: the page `demo` finds nobody whose name has two."""
+    first, _, others = name.partition(" ")
+    return f"{first} {others.replace(' ', NO_BREAK)}" if others else first
+
+
+def _environment(frames: Mapping[str, Frame]) -> dict[str, Any]:
+    return {
+        _name(name): {"maze": MAZE, "x": int(frame.position[0]), "y": int(frame.position[1])}
+        for name, frame in frames.items()
+    }
+
+
+def _write_key(file: TextIO, step: Step, value: Any) -> None:
+    file.write(f'{"," if step else "{"}\n"{step}": {json.dumps(value)}')
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
