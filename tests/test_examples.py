@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SHORTER = {"smallville_day.py": ["0.2"]}
+SHORTER = {"smallville_day.py": ["0.2"], "smallville_health.py": ["0.2"]}
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 

@@ -40,10 +40,11 @@ class Profile:
     """Name of another resident -> a sentence about them."""
     memories: Sequence[str] = ()
     """Other memories at step 0, most of them about the town."""
-    news: Sequence[str] = ()
-    """Facts that they like to pass on."""
-    secrets: Sequence[str] = ()
-    """Facts that they keep to themselves."""
+    news: Mapping[str, str] = field(default_factory=dict)
+    """Facts that they like to pass on. The key is the fact's mark: words, separated by commas, that
+    every telling of it contains, and no other text does."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Facts that they keep to themselves, by mark."""
     settings: Settings = PRESETS["paper"]
     """In the file a table with a `preset`, and fields that differ from it."""
 

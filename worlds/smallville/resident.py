@@ -152,6 +152,6 @@ def _known(profile: Profile) -> list[tuple[str, int]]:
     """The memories before the first step, with their importance."""
     return [
         *((text, MEMORY_IMPORTANCE) for text in profile.memories),
-        *((f"News: {text}", NEWS_IMPORTANCE) for text in profile.news),
-        *((f"Secret: {text}", SECRET_IMPORTANCE) for text in profile.secrets),
+        *((f"News: {text}", NEWS_IMPORTANCE) for text in profile.news.values()),
+        *((f"Secret: {text}", SECRET_IMPORTANCE) for text in profile.secrets.values()),
     ]

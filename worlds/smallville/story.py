@@ -9,6 +9,7 @@ from metropolis.types import Step
 from metropolis.world.entities import AGENT, Event
 from metropolis.world.record import StepRecord
 from metropolis.worlds.smallville.dialogue import CONVERSATION
+from metropolis.worlds.smallville.news import Spread, tells
 from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.world import THOUGHT, SmallVille
 
@@ -26,16 +27,12 @@ MARGIN = " " * 6
 class Story:
     """Reports a run step by step; its state is what it has reported.
 
-    News and secrets are the entries in residents' profiles. A resident who hears one word for word
-    in a conversation knows it from then on.
+    News and secrets are those of residents' profiles (`news.py`).
     """
 
     def __init__(self, world: SmallVille, residents: Sequence[Profile]) -> None:
         self._world = world
-        self._knowing: dict[str, set[str]] = {}
-        for resident in residents:
-            for news in (*resident.news, *resident.secrets):
-                self._knowing.setdefault(news, set()).add(resident.name)
+        self._spread = Spread(residents)
         self._homes = {resident.home for resident in residents}
         self._place = {resident.name: world.sector(*resident.at) for resident in residents}
         self._asleep = dict.fromkeys(self._place, True)
@@ -106,29 +103,34 @@ class Story:
 
     def _told(self, event: Event) -> list[str]:
         """The lines in which news is told for the first time, or has spread far."""
-        two = (event.source, event["partner"])
         lines = []
-        for turn, (speaker, text) in enumerate(event["lines"]):
-            hearer = two[1] if speaker == two[0] else two[0]
-            for news, knowing in self._knowing.items():
-                start = text.find(news.rstrip("."))
-                if start < 0 or hearer in knowing:
-                    continue
-                knowing |= {speaker, hearer}
-                if self._may_tell(news, 0, 0):
-                    lines.append(_quote(speaker, text[_sentence_before(text, start) :]))
-                    for _, answer in event["lines"][turn + 1 : turn + 2]:
-                        lines += self._reaction(hearer, answer)
-                if len(knowing) in KNOWING:
-                    lines.append(f"{MARGIN}({len(knowing)} people know now: {news})")
+        for told in self._spread.listen(event):
+            if self._may_tell(told.news, 0, 0):
+                speaker, text = event["lines"][told.turn]
+                lines.append(_quote(speaker, self._told_part(text, told.news)))
+                for _, answer in event["lines"][told.turn + 1 : told.turn + 2]:
+                    lines += self._reaction(told.hearer, answer)
+            count = len(self._spread.knowing[told.news])
+            if count in KNOWING:
+                lines.append(f"{MARGIN}({count} people know now: {self._spread.texts[told.news]})")
         return lines
+
+    def _told_part(self, text: str, mark: str) -> str:
+        """The end of `text` that tells the fact of `mark`, from the sentence before it."""
+        sentences = _sentences(text)
+        first = max(
+            start for start in range(len(sentences)) if tells(" ".join(sentences[start:]), mark)
+        )
+        return " ".join(sentences[max(0, first - 1) :])
 
     def _reaction(self, speaker: str, text: str) -> list[str]:
         """The beginning of an answer, up to news that it contains."""
-        own = [text.find(news.rstrip(".")) for news in self._knowing]
-        end = min((_sentence_before(text, start) for start in own if start >= 0), default=None)
-        begins = " ".join(re.split(r"(?<=[.!?]) ", text[:end].strip())[:2])
-        return [_quote(speaker, begins)] if begins else []
+        own: list[str] = []
+        for sentence in _sentences(text)[:2]:
+            if any(tells(sentence, mark) for mark in self._spread.texts):
+                break
+            own.append(sentence)
+        return [_quote(speaker, " ".join(own))] if own else []
 
     def _may_tell(self, what: object, step: Step, quiet_s: float) -> bool:
         """Whether `what` may be reported; if so, the interval `quiet_s` starts again.
@@ -145,9 +147,8 @@ def _quote(speaker: str, text: str) -> str:
     return f"{MARGIN}{speaker}: “{text}”"
 
 
-def _sentence_before(text: str, place: int) -> int:
-    """The index at which the sentence that ends just before `place` begins."""
-    return max(text.rfind(mark, 0, max(0, place - 2)) + 2 for mark in (". ", "! ", "? ", "\0 "))
+def _sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.!?]) ", text.strip())
 
 
 def _at(place: tuple[str, str]) -> str:

@@ -1,0 +1,101 @@
+"""The measures of a run's health, on records and requests written by hand; news by marks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from metropolis.llm.base import Request
+from metropolis.maps.town import alderbrook
+from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.record import StepRecord
+from metropolis.worlds.smallville import town_profiles
+from metropolis.worlds.smallville.health import Health
+from metropolis.worlds.smallville.memory import Memory, Node
+from metropolis.worlds.smallville.news import Spread, tells
+from metropolis.worlds.smallville.world import SmallVille
+
+TWO = town_profiles()[:2]
+ADA, BRAM = TWO[0].name, TWO[1].name
+DAY_STEPS = 8640
+
+
+def talk(step: int, *lines: str) -> Event:
+    said = [(BRAM if turn % 2 == 0 else ADA, text) for turn, text in enumerate(lines)]
+    return Event(step, BRAM, (0, 0), "conversation", {"partner": ADA, "about": "", "lines": said})
+
+
+def body(name: str, at: tuple[int, int], **state: Any) -> Entity:
+    return Entity(name, at, AGENT, {"asleep": False} | state)
+
+
+def request(function: str, text: str, step: int = 0) -> Request:
+    return Request(
+        agent=0,
+        step=step,
+        function=function,
+        prompt=text,
+        max_tokens=5,
+        temperature=0,
+        seed=0,
+        priority=0,
+        program="",
+    )
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health(SmallVille(alderbrook().map, TWO), TWO)
+
+
+def test_laws_and_rhythm(health: Health) -> None:
+    assert health.report({})["tiles_shared"] is None
+    health.read(StepRecord(0, {}, {ADA: body(ADA, TWO[1].at)}, []))
+    health.read(StepRecord(1, {}, {BRAM: body(BRAM, TWO[1].at)}, []))
+    report = health.report({})
+    assert report["walls_crossed"] == 1, "Ada moved more than one tile"
+    assert report["tiles_shared"] == 1
+    assert report["days"][0]["sleep_hours"] == pytest.approx(10 / 3600 / 2)
+
+
+def test_days_after_the_first_are_compared() -> None:
+    health = Health(SmallVille(alderbrook().map, TWO, start=datetime(2023, 2, 13)), TWO)
+    for step in range(2 * DAY_STEPS):
+        talks = [talk(step, "Hello there. Hello there.")] if step in {5, 9, DAY_STEPS} else []
+        health.read(StepRecord(step, {}, {}, talks))
+    report = health.report({})
+    assert [day["conversations"] for day in report["days"]] == [2, 1]
+    assert report["later_conversations"] == 0.5
+    assert report["distinct_sentences"] == pytest.approx(1 / 6)
+
+
+def test_prompts_and_memories(health: Health) -> None:
+    health.watch(request("decide_to_talk", "Facts:\n1. one\n2. two\n3. one\n"))
+    for text in ("a walk", "a walk", "a fall"):
+        health.watch(request("event_poignancy", f"Rate.\nEvent: {text}\nRating:"))
+    health.watch(request("new_decomp_schedule", "planned (work):\n\nIt is 10:20"))
+    health.watch(request("new_decomp_schedule", "planned (work):\n[10:00-10:20] work\n\nIt is"))
+    memory = Memory()
+    for text in ("a walk", "a walk", "a fall"):
+        memory.add(Node("event", text, 0, 1, ADA, "is", text))
+    report = health.report({ADA: memory})
+    assert report["duplicates_recalled"] == pytest.approx(1 / 3)
+    assert report["texts_rated_again"] == pytest.approx(1 / 3)
+    assert (report["plans_revised"], report["empty_plans"]) == (2, 1)
+    assert (report["memories"], report["duplicate_memories"]) == (3, 1)
+
+
+def test_news_spreads_in_any_words_with_its_mark() -> None:
+    spread = Spread(TWO)
+    assert spread.knowing["half price"] == {BRAM}
+    (told,) = spread.listen(talk(3, "Hello.", "Hello.", "At the Inn dinners are HALF PRICE today."))
+    assert (told.turn, told.news, told.hearer) == (2, "half price", ADA)
+    assert not list(spread.listen(talk(9, "It is half price, remember?")))
+
+
+def test_marks_tell_the_town_s_facts_apart() -> None:
+    texts = Spread(town_profiles()).texts
+    for mark in texts:
+        assert [own for own, text in texts.items() if tells(text, mark)] == [mark]

@@ -1,0 +1,52 @@
+"""The spread of news: who knows which fact, by what residents tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from metropolis.world.entities import Event
+from metropolis.worlds.smallville.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A fact that a resident hears for the first time, in the line `turn` of a conversation."""
+
+    turn: int
+    news: str
+    hearer: str
+
+
+class Spread:
+    """Who knows which news and secrets of residents' profiles.
+
+    A resident who hears a fact's mark, all its words in one line, knows the fact from then on;
+    tellings may otherwise differ.
+    """
+
+    def __init__(self, residents: Sequence[Profile]) -> None:
+        self.texts: dict[str, str] = {}
+        """Mark -> the fact, as its first owner's profile words it."""
+        self.knowing: dict[str, set[str]] = {}
+        """Mark -> the names of those who know."""
+        for resident in residents:
+            for mark, text in (*resident.news.items(), *resident.secrets.items()):
+                self.texts.setdefault(mark, text)
+                self.knowing.setdefault(mark, set()).add(resident.name)
+
+    def listen(self, event: Event) -> Iterator[Told]:
+        """The facts that one of the two speakers of a conversation learns, in order."""
+        two = (event.source, event["partner"])
+        for turn, (speaker, text) in enumerate(event["lines"]):
+            hearer = two[1] if speaker == two[0] else two[0]
+            for mark, knowing in self.knowing.items():
+                if hearer not in knowing and tells(text, mark):
+                    knowing |= {speaker, hearer}
+                    yield Told(turn, mark, hearer)
+
+
+def tells(text: str, mark: str) -> bool:
+    """Whether `text` contains all words of `mark`, which commas separate."""
+    lowered = text.lower()
+    return all(word in lowered for word in mark.lower().split(", "))
