@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Profile:
     """Favourite topic -> their remark about it."""
     relations: Mapping[str, str] = field(default_factory=dict)
     """Name of another resident -> a sentence about them."""
-    memories: Sequence[str] = ()
+    memories: tuple[str, ...] = ()
     """Other memories at step 0, most of them about the town."""
     news: Mapping[str, str] = field(default_factory=dict)
     """Facts that they like to pass on. The key is the fact's mark: words, separated by commas, that
