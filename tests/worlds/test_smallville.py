@@ -19,7 +19,7 @@ from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError
 from metropolis.world.saving import restore, save
 from metropolis.worlds.smallville import town_profiles
-from metropolis.worlds.smallville.reacting import SILENCE_STEPS
+from metropolis.worlds.smallville.reacting import SILENCE_S
 from metropolis.worlds.smallville.world import SmallVille
 
 RULES = ("versioned", "conservative")
@@ -136,7 +136,7 @@ def test_two_who_have_talked_are_silent_for_a_while(morning: tuple[Scenario, Run
                 two = frozenset((event.source, event["partner"]))
                 assert event["until"] > event.step
                 assert event.step >= begun.get(two, event.step)
-                begun[two] = event["until"] + SILENCE_STEPS
+                begun[two] = event["until"] + SILENCE_S / 10
 
 
 def test_nobody_moves_while_talking(morning: tuple[Scenario, RunResult]) -> None:

@@ -73,9 +73,14 @@ async def next_activity(me: Resident, here: Tile, now_s: int, llm: LLM) -> Doing
 
 
 async def revise_tasks(me: Resident, now_s: int, llm: LLM) -> None:
-    """Replan the rest of the hour, as after a conversation."""
-    hour = _current(me.day.hours, now_s)
-    if hour is None or is_sleep(hour.what):
+    """Replan the rest of the present entry, as after a conversation.
+
+    Without tasks left there is nothing to revise: `next_activity` plans the entry as a whole.
+    """
+    hour = next((hour for hour in me.day.hours if now_s < hour.end_s), None)
+    if hour is None or is_sleep(hour.what) or hour.end_s < now_s + MINUTE_S:
+        return
+    if not any(now_s < task.end_s and task.start_s < hour.end_s for task in me.day.tasks):
         return
     prompt = prompts.new_decomp_schedule(me, hour, now_s)
     answer = await llm.chat(prompt, function="new_decomp_schedule", max_tokens=1000)

@@ -189,7 +189,7 @@ def act_obj_desc(me: Resident, what: str, thing: str) -> str:
 def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], now_s: int) -> str:
     """Decide whether to begin or to accept a conversation."""
     talked = me.talked.get(other)
-    last = "have not talked today yet" if talked is None else "have talked earlier"
+    last = "have not talked yet" if talked is None else f"last talked {ago(me, talked, now_s)}"
     return (
         f"{_who(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
         f"{_list(known)}\nIt is {clock(now_s)}. {me.name} is {me.activity.what or 'up'}, and sees"
@@ -211,10 +211,10 @@ def decide_to_react(me: Resident, other: Seen, now_s: int) -> str:
     )
 
 
-def summarize_relationship(me: Resident, other: str, known: Sequence[Node]) -> str:
+def summarize_relationship(me: Resident, other: str, known: Sequence[Node], now_s: int) -> str:
     """Describe the relationship of two residents."""
     return (
-        f"{_who(me)}\nWhat {me.name} remembers that may bear on {other}:\n{_list(known)}\n"
+        f"{_who(me, now_s)}\nWhat {me.name} remembers that may bear on {other}:\n{_list(known)}\n"
         f"In two or three sentences, how does {me.name} know {other}, how do they feel about each"
         f" other, and what has passed between them lately?\n"
         f"{me.profile.first_name} and {other.split()[0]}:"
@@ -314,6 +314,16 @@ def _who(me: Resident, now_s: int | None = None) -> str:
     """The common beginning of prompts."""
     date = "" if now_s is None else f"Date: {_date(me, now_s)}\n"
     return f"{identity(me)}{_mind(me)}{date}"
+
+
+def ago(me: Resident, then_s: int, now_s: int) -> str:
+    """The time `then_s` as one says it at `now_s`: with its day, if that is not today."""
+    days = day_of(now_s) - day_of(then_s)
+    if days == 0:
+        return f"today at {clock(then_s)}"
+    if days == 1:
+        return f"yesterday at {clock(then_s)}"
+    return f"on {me.first_day + timedelta(days=day_of(then_s)):%A, %d %B}"
 
 
 def _date(me: Resident, now_s: int) -> str:

@@ -14,8 +14,8 @@ from metropolis.worlds.smallville.world import Observation, Seen
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
 
-SILENCE_STEPS = 800
-"""Steps after a conversation in which the same pair does not talk again."""
+SILENCE_S = 8000
+"""The time after a conversation in which the same pair does not talk again."""
 LATE_S = 23 * HOUR_S
 WAIT_S = 300
 NEWEST_MEMORIES, RELEVANT_MEMORIES = 4, 8
@@ -42,7 +42,7 @@ async def react(
 
 def may_talk(me: Resident, other: str, now_s: int) -> bool:
     """Whether the two have not talked recently, and it is not too late."""
-    silent = me.step - me.talked.get(other, -SILENCE_STEPS) >= SILENCE_STEPS
+    silent = other not in me.talked or now_s - me.talked[other] >= SILENCE_S
     return silent and now_s % DAY_S < LATE_S
 
 

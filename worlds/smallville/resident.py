@@ -62,7 +62,7 @@ class Resident(Agent):
     talk: Talk | None = None
     """Its current conversation."""
     talked: dict[str, int] = field(default_factory=dict)
-    """Name -> the step at which the last conversation with that resident ended."""
+    """Name -> the time at which the last conversation with that resident ended."""
     recent: list[str] = field(default_factory=list)
     """The last perceived events, which are not new to it."""
     unreflected: int = reflecting.IMPORTANCE_BUDGET

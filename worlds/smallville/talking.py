@@ -64,7 +64,7 @@ async def look_back(me: Resident, now_s: int, llm: LLM) -> None:
     """After a conversation: draw conclusions for the plan, and note what was remarkable."""
     assert me.talk is not None
     talk, me.talk = me.talk, None
-    me.talked[talk.partner] = me.step
+    me.talked[talk.partner] = now_s
     me.activity.until_s = now_s
     texts = await asyncio.gather(
         *(
@@ -98,7 +98,7 @@ async def _say(
 ) -> Utterance:
     """The next utterance, from the relationship with `partner` and retrieved memories."""
     known = me.memory.retrieve(partner, RELATION_MEMORIES, now_s, me.embed)
-    prompt = prompts.summarize_relationship(me, partner, known)
+    prompt = prompts.summarize_relationship(me, partner, known, now_s)
     relation = await llm.chat(prompt, function="summarize_relationship", max_tokens=140)
     topic = " ".join(line.text for line in lines[-2:]) or f"news for {partner}, who is {doing}"
     known = me.memory.retrieve(topic, TURN_MEMORIES, now_s, me.embed)

@@ -25,7 +25,7 @@ def decide_to_talk(prompt: Prompt, random: Random) -> str:
     """Yes is likelier for acquaintances, and less likely after a talk on the same day."""
     other = prompt.between(", and sees ", ",").strip()
     share = KNOWN_SHARE if other in prompt.text.split("It is ")[0] else STRANGER_SHARE
-    if "have talked earlier" in prompt.text:
+    if "last talked today" in prompt.text:
         share = AGAIN_SHARE
     return "yes" if random.random() < share else "no"
 
