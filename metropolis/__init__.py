@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.runtime.reruns.edit_context import Moment as Moment
     from metropolis.runtime.reruns.fork import fork as fork
     from metropolis.runtime.reruns.verify import verify as verify
+    from metropolis.runtime.reruns.whisper import Whisper as Whisper
     from metropolis.types import CausalityError as CausalityError
     from metropolis.types import MetropolisError as MetropolisError
     from metropolis.world.appearance import Appearance as Appearance
@@ -55,6 +56,7 @@ _PUBLIC = {
     "StepRecord": "metropolis.world.record",
     "Transaction": "metropolis.world.transaction",
     "View": "metropolis.world.view",
+    "Whisper": "metropolis.runtime.reruns.whisper",
     "World": "metropolis.world.base",
     "check_world": "metropolis.runtime.checks.check_world",
     "fork": "metropolis.runtime.reruns.fork",

@@ -95,6 +95,7 @@ cli = LazyGroup(
             "store",
             "trace",
             "view",
+            "whisper",
             "world",
         )
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,20 @@ from metropolis.store.factory import open_server
 from metropolis.types import MetropolisError, Step
 from metropolis.world.user_code import load_function
 
-PARAMETERS = [
-    click.Argument(["run"]),
-    click.Option(
-        ["--at"],
-        metavar="STEP",
-        type=Integer(0),
-        required=True,
-        help="The first step of the branch.",
-    ),
-    click.Option(
-        ["--edit"],
-        metavar="FILE.py[:FUNCTION]",
-        help="A function that edits the run at STEP through a metropolis.Moment. "
-        "[default FUNCTION: edit]",
-    ),
+AT = click.Option(
+    ["--at"],
+    metavar="STEP",
+    type=Integer(0),
+    required=True,
+    help="The first step of the branch.",
+)
+EDIT = click.Option(
+    ["--edit"],
+    metavar="FILE.py[:FUNCTION]",
+    help="A function that edits the run at STEP through a metropolis.Moment. "
+    "[default FUNCTION: edit]",
+)
+OF_BRANCH = [
     click.Option(
         ["--replay-llm"],
         is_flag=True,
@@ -54,10 +54,21 @@ PARAMETERS = [
 ]
 
 
-def _fork(
+def _fork(run: str, at: Step, edit: str | None, **given: Any) -> int:
+    """Start a branch of RUN at STEP, and run it to its end.
+
+    RUN is a run's folder, or its name under runs/: finished, interrupted or in progress. It is only
+    read. The branch shares RUN's steps before STEP. From STEP on it differs by --edit, --seed,
+    --llm or --model, or by new answers. Steps since RUN's last checkpoint before STEP are run again
+    from RUN's own answers. Options that are not given are those of RUN.
+    """
+    return run_branch(run, at, lambda: None if edit is None else _edit(edit), **given)
+
+
+def run_branch(
     run: str,
     at: Step,
-    edit: str | None,
+    make_edit: Callable[[], Edit | None],
     replay_llm: bool,
     seed: int | None,
     out: Path | None,
@@ -69,19 +80,16 @@ def _fork(
     verify_steps: Step | None,
     **given: Any,
 ) -> int:
-    """Start a branch of RUN at STEP, and run it to its end.
+    """Start a branch and run it to its end; the exit status.
 
-    RUN is a run's folder, or its name under runs/: finished, interrupted or in progress. It is only
-    read. The branch shares RUN's steps before STEP. From STEP on it differs by --edit, --seed,
-    --llm or --model, or by new answers. Steps since RUN's last checkpoint before STEP are run again
-    from RUN's own answers. Options that are not given are those of RUN.
+    `make_edit` is called once the run's options have been checked.
     """
     origin = run_folder(run)
     changed = on_command_line(given)
     options = options_of(origin, changed, trust=trust)
     check = verification(options, verify, verify_steps)
     scenario = options.scenario()
-    change = None if edit is None else _edit(edit)
+    edit = make_edit()
     if (steps := options.last_step(scenario)) < at <= RunDirectory(origin).recorded_steps:
         raise MetropolisError(f"the branch begins at step {at}; it cannot end at {steps}")
     checked_backend(options, scenario)  # before the folder is created
@@ -97,7 +105,7 @@ def _fork(
                 scenario.agents,
                 at=at,
                 out=folder,
-                edit=change,
+                edit=edit,
                 replay_llm=replay_llm,
                 seed=seed,
                 on_step=lambda _: advance(1),
@@ -116,5 +124,8 @@ def _edit(name: str) -> Edit:
 
 
 command = click.Command(
-    "fork", params=[*PARAMETERS, *later_options()], callback=_fork, help=_fork.__doc__
+    "fork",
+    params=[click.Argument(["run"]), AT, EDIT, *OF_BRANCH, *later_options()],
+    callback=_fork,
+    help=_fork.__doc__,
 )

@@ -113,8 +113,8 @@ class World(ABC):
         object.__setattr__(self, "_sealed", False)
 
 
-class NoInterviewsError(MetropolisError):
-    """The agents of a world do not define `interview`."""
+class UnsupportedError(MetropolisError):
+    """The agents of a world do not define an optional method."""
 
 
 class Agent(ABC):
@@ -151,11 +151,21 @@ class Agent(ABC):
         """Return the answer to the question of an interviewer; `llm` is a `metropolis.llm.LLM`.
 
         `metropolis ask` calls it, on a copy of the agent that is thrown away. Raises
-        NoInterviewsError unless overridden.
+        UnsupportedError unless overridden.
         """
-        raise NoInterviewsError(
+        raise UnsupportedError(
             "agents of this world answer no interviews: "
             f"{type(self).__name__}.interview is not defined"
+        )
+
+    def whisper(self, text: str) -> None:  # noqa: ARG002
+        """Take `text`, said by an inner voice, for a thought of its own.
+
+        `metropolis whisper` calls it between two steps, in a branch. Raises UnsupportedError unless
+        overridden.
+        """
+        raise UnsupportedError(
+            f"agents of this world hear no whispers: {type(self).__name__}.whisper is not defined"
         )
 
     def intent(self, position: Position) -> Iterable[Position]:  # noqa: ARG002

@@ -36,6 +36,7 @@ from metropolis.worlds.smallville.state import Activity, Day, Talk, day_of
 from metropolis.worlds.smallville.world import START, Action, Observation, SmallVille
 
 RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 6, 7
+WHISPER_IMPORTANCE = 8
 _STEPS = {move: Action(move=move) for move in MOVES}
 
 FIRST_DAY = START.date()
@@ -117,6 +118,11 @@ class Resident(Agent):
     async def interview(self, question: str, llm: LLM) -> str:
         """Answer a question of an interviewer."""
         return await interviewing.answer(self, question, llm)
+
+    def whisper(self, text: str) -> None:
+        """Remember what an inner voice says."""
+        node = Node("thought", text, self.now_s, WHISPER_IMPORTANCE, self.name, "knows", text)
+        self.memory.add(node)
 
     def intent(self, position: Position) -> Iterator[Position]:
         """The way to its activity, unless it talks or waits."""

@@ -79,7 +79,7 @@ def fork(
         at,
         seed_before if seed is None else seed,
         replay_llm,
-        edit and f"{edit.__module__}.{getattr(edit, '__qualname__', type(edit).__name__)}",
+        edit and _named(edit),
         changed,
     )
     branch.make()
@@ -94,6 +94,11 @@ def fork(
     except BaseException:
         rmtree(branch.root)
         raise
+
+
+def _named(edit: Edit) -> str:
+    name = getattr(edit, "__qualname__", None)
+    return f"{edit}" if name is None else f"{edit.__module__}.{name}"
 
 
 def _copy_past(

@@ -1,0 +1,30 @@
+"""An inner voice: an edit that gives one agent a thought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metropolis.names import check_name
+from metropolis.runtime.reruns.edit_context import Moment
+from metropolis.types import MetropolisError
+
+
+@dataclass(frozen=True)
+class Whisper:
+    """The edit of a branch in which the agent of a name takes a text for a thought of its own."""
+
+    agent: str
+    text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", " ".join(self.text.split()))
+        if not self.text:
+            raise MetropolisError("the whisper is empty; write it in quotes after RUN")
+
+    def __call__(self, moment: Moment) -> None:
+        """Whisper. Raises MetropolisError if there is no such agent, or it hears no whispers."""
+        check_name("agent", self.agent, list(moment.agents))
+        moment.agents[self.agent].whisper(self.text)
+
+    def __str__(self) -> str:
+        return f"the whisper “{self.text}”"

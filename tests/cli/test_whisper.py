@@ -1,0 +1,60 @@
+"""`metropolis whisper` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.runtime.folder.run_directory import RunDirectory
+from tests.cli.conftest import Run, summary
+
+TEXT = "News: A hot-air balloon lands on Mill Green on Sunday."
+
+
+def heard(folder: str, text: str) -> set[str]:
+    """Who took part in a conversation in which `text` was said."""
+    directory = RunDirectory(Path(folder))
+    directory.read()
+    events = [event for record in directory.records(1000) for event in record.events]
+    return {
+        name
+        for event in events
+        if event.kind == "conversation" and text in json.dumps(event.data["lines"][:])
+        for name in (event.source, event["partner"])
+    }
+
+
+def test_a_whisper_is_a_branch_in_which_it_can_be_passed_on(run: Run) -> None:
+    assert run("smallville", "--agents", "20", "--steps", "400", "--quiet", "--out", "town")[0] == 0
+    whisper = ("whisper", "town", TEXT, "--agent", "Quinn Ashby", "--at", "300", "--out")
+    branch = summary(run, *whisper, "branch", "--replay-llm")
+    (origin,) = branch["lineage"]
+    assert (origin["step"], origin["edited"]) == (300, ["Quinn Ashby"])
+    assert TEXT in origin["edit"]
+    shown = summary(run, "show", "branch", "--agent", "Quinn Ashby", "--at", "300")
+    last = shown["mind"]["memory"]["nodes"][-1]
+    assert (last["kind"], last["text"]) == ("thought", TEXT)
+    assert "Quinn Ashby" in heard("branch", "hot-air balloon")
+    assert not heard("town", "hot-air balloon")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((TEXT, "--agent", "w1", "--at", "3"), "no agent 'w1' (did you mean"),
+        ((" ", "--agent", "w01", "--at", "3"), "the whisper is empty"),
+        ((TEXT, "--agent", "w01", "--at", "25"), "has 24 recorded steps"),
+        ((TEXT, "--agent", "w01", "--at", "3"), "hear no whispers: Walker.whisper is not defined"),
+        ((TEXT, "--agent", "w01"), "Missing option '--at'"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
+) -> None:
+    status, out, err = run("whisper", "uninterrupted", *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert sentence in err
+    assert not list(Path("runs").glob("*"))
