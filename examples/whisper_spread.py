@@ -17,8 +17,9 @@ import numpy as np
 from metropolis import Client, Simulation, Whisper, fork, make_scenario
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.progress import progress_bar
+from metropolis.worlds.smallville.news import tells
 
-TEXT, MARK = "A hot-air balloon lands on Mill Green on Sunday.", "hot-air balloon"
+TEXT, MARK = "A hot-air balloon lands on Mill Green on Sunday.", "balloon"
 WHISPERS = {"whisper": f"News: {TEXT}", "placebo": TEXT}
 WHISPER_AT, STEPS_PER_HOUR = 720, 360  # eight o'clock
 
@@ -40,7 +41,7 @@ def live(out: Path, seed: int, steps: int, resume: bool = False) -> tuple[list[i
         for event in record.events:
             if event.kind == "conversation" and record.step >= WHISPER_AT:
                 talks.append(f"{event.source} and {event['partner']}")
-                if any(MARK in text for _, text in event["lines"]):
+                if any(tells(text, MARK) for _, text in event["lines"]):
                     knowing |= {event.source, event["partner"]}
     return [*by_hour, len(knowing)], talks
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
-SHORTER = {"smallville_day.py": ["0.2"], "smallville_health.py": ["0.2"]}
-=======
-SHORTER = {"smallville_day.py": ["0.2"], "whisper_spread.py": ["1", "0.3"]}
->>>>>>> d11f70f (metropolis whisper: an inner voice in a branch; an example measures how it spreads)
+SHORTER = {
+    "smallville_day.py": ["0.2"],
+    "smallville_health.py": ["0.2"],
+    "whisper_spread.py": ["1", "0.3"],
+}
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
