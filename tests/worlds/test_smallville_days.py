@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,10 +12,12 @@ from metropolis import Client, make_scenario
 from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
-from metropolis.worlds.smallville import planning, prompts
+from metropolis.worlds.smallville import perceiving, planning, prompts
 from metropolis.worlds.smallville.author import author
+from metropolis.worlds.smallville.memory import Node
 from metropolis.worlds.smallville.reacting import SILENCE_S, may_talk
 from metropolis.worlds.smallville.resident import Resident
+from metropolis.worlds.smallville.settings import PRESETS
 from metropolis.worlds.smallville.state import DAY_S, HOUR_S, Day, Task
 
 NOON_S = 12 * HOUR_S
@@ -98,3 +101,22 @@ def test_the_author_talks_again_on_another_day_as_on_the_first(ada: Resident) ->
     ada.talked["Celia Marsh"] = NOON_S
     assert share(NOON_S + SILENCE_S) < first / 2
     assert share(NOON_S + DAY_S) == first
+
+
+@pytest.mark.parametrize(("preset", "calls"), [("paper", 1), ("code-1.0", 2)])
+def test_a_known_text_keeps_its_importance(ada: Resident, preset: str, calls: int) -> None:
+    ada.profile = replace(ada.profile, settings=PRESETS[preset])
+    asked = 0
+
+    def model(request: Request, random: Random) -> str:
+        nonlocal asked
+        asked += 1
+        return str(asked + 5)
+
+    llm = LLM(Client(Scripted(model)), agent=0, step=0, seed=0)
+    for now_s in (0, 60):
+        importance = asyncio.run(perceiving.rate(ada, "event", "the stove is hot", llm))
+        node = Node("event", "the stove is hot", now_s, importance, "the stove", "is", "hot")
+        ada.memory.add(node)
+    assert (asked, importance) == (calls, 5 + calls)
+    assert asyncio.run(perceiving.rate(ada, "thought", "the stove is hot", llm)) == 6 + calls

@@ -77,9 +77,8 @@ def test_prompts_and_memories(health: Health) -> None:
         health.watch(request("event_poignancy", f"Rate.\nEvent: {text}\nRating:"))
     health.watch(request("new_decomp_schedule", "planned (work):\n\nIt is 10:20"))
     health.watch(request("new_decomp_schedule", "planned (work):\n[10:00-10:20] work\n\nIt is"))
-    memory = Memory()
-    for text in ("a walk", "a walk", "a fall"):
-        memory.add(Node("event", text, 0, 1, ADA, "is", text))
+    texts = ("a walk", "a walk", "a fall")
+    memory = Memory([Node("event", text, 0, 1, ADA, "is", text) for text in texts])
     report = health.report({ADA: memory})
     assert report["duplicates_recalled"] == pytest.approx(1 / 3)
     assert report["texts_rated_again"] == pytest.approx(1 / 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -39,6 +40,8 @@ def filled(nodes: list[tuple[str, int, int]]) -> Memory:
 def test_what_comes_to_mind(nodes: list[tuple[str, int, int]], question: str) -> None:
     now_s = 500_000
     memory = filled(nodes)
+    last = {text: (text, importance, at) for text, importance, at in nodes}
+    nodes = list(last.values())  # a text that occurs again replaces the former memory
     expected = [
         sum(scores)
         for scores in zip(
@@ -99,3 +102,33 @@ def test_order_and_case_do_not_matter(text: str, random: object) -> None:
 def test_words_that_begin_alike_are_near() -> None:
     near = cosine("she was baking bread", "baked breads")
     assert cosine("lantern", "potato") < near < cosine("bread", "bread")
+
+
+OCCURRENCES = st.lists(
+    st.tuples(st.sampled_from(["event", "thought"]), TEXTS, st.sampled_from(["Ann", "Ben"])),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(OCCURRENCES, st.integers(0, 19))
+def test_a_memory_that_occurs_again_is_renewed(occurrences: list[Any], retrieved: int) -> None:
+    """Against a list of all occurrences, and against a memory restored from its fields."""
+    memory = Memory()
+    for at, (kind, text, subject) in enumerate(occurrences):
+        memory.add(Node(kind, text, at, at % 10 + 1, subject, "is", text))
+        if at == retrieved:
+            memory.retrieve("cat", 2, at, hashed_words)
+    last = {(kind, text): at for at, (kind, text, _) in enumerate(occurrences)}
+    assert {(node.kind, node.text): node.created_s for node in memory.nodes} == last
+    assert len(memory.nodes) == len(last)
+    restored = Memory(list(memory.nodes), list(memory.accessed_s))
+    for one in (memory, restored):
+        about = [node.created_s for node in one.about("Ann", 99, hashed_words)]
+        assert about == sorted(
+            (at for at in last.values() if occurrences[at][2] == "Ann"), reverse=True
+        )
+        assert all(one.importance(*key) == at % 10 + 1 for key, at in last.items())
+    assert memory.latest(5, 9) == restored.latest(5, 9)
+    scores = [one.scores("bread", 99, hashed_words) for one in (memory, restored)]
+    assert np.array_equal(*scores)

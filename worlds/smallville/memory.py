@@ -3,11 +3,14 @@
 Memories are retrieved by the sum of three scores, each scaled to 0..1 over all memories (Park et
 al. 2023, §4.1): recency, 0.995 to the power of the hours since the last retrieval; importance, 1 to
 10 as rated at creation; and relevance, the cosine between its embedding and the question's.
+
+A memory that occurs again takes the place of the former one, so that none is recalled twice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +18,7 @@ import numpy.typing as npt
 
 from metropolis.worlds.smallville.embedding import DIMENSIONS, Embedder
 
+Kind = Literal["event", "thought", "chat"]
 RECENCY_PER_HOUR = 0.995
 _FIRST_CAPACITY = 256
 
@@ -23,9 +27,10 @@ _FIRST_CAPACITY = 256
 class Node:
     """One memory. Times are simulated seconds since the midnight before step 0."""
 
-    kind: Literal["event", "thought", "chat"]
+    kind: Kind
     text: str
     created_s: int
+    """The time of its last occurrence."""
     importance: int
     """From 1, mundane, to 10, poignant."""
     subject: str
@@ -37,7 +42,10 @@ class Node:
 
 @dataclass
 class Memory:
-    """All nodes in order of creation; a node's number is its index in the list."""
+    """All nodes in order of their first occurrence; a node's number is its index in the list.
+
+    No two nodes have the same kind and text.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     accessed_s: list[int] = field(default_factory=list)
@@ -48,13 +56,27 @@ class Memory:
         self._vectors = np.zeros((_FIRST_CAPACITY, DIMENSIONS), np.float32)
         self._importance = np.zeros(_FIRST_CAPACITY)
         self._accessed_s = np.zeros(_FIRST_CAPACITY)
-        self._by_subject: dict[str, list[int]] = {}
+        self._by_subject: dict[str, set[int]] = {}
+        self._numbers = {(node.kind, node.text): number for number, node in enumerate(self.nodes)}
 
     def add(self, node: Node) -> int:
-        """Add a node; returns its number."""
-        self.nodes.append(node)
-        self.accessed_s.append(node.created_s)
-        return len(self.nodes) - 1
+        """Add a node, or replace the one of the same kind and text; returns its number."""
+        number = self._numbers.setdefault((node.kind, node.text), len(self.nodes))
+        if number == len(self.nodes):
+            self.nodes.append(node)
+            self.accessed_s.append(node.created_s)
+            return number
+        if number < self._known:
+            for name in _people(self.nodes[number]):
+                self._by_subject[name].discard(number)
+            self._index_node(number, node)
+        self.nodes[number], self.accessed_s[number] = node, node.created_s
+        return number
+
+    def importance(self, kind: Kind, text: str) -> int | None:
+        """The importance of the node of that kind and text; None: there is none."""
+        number = self._numbers.get((kind, text))
+        return None if number is None else self.nodes[number].importance
 
     def retrieve(self, question: str, count: int, now_s: int, embed: Embedder) -> list[Node]:
         """The `count` memories with the highest scores; updates their time of retrieval."""
@@ -69,7 +91,7 @@ class Memory:
 
     def latest(self, count: int, among: int) -> list[Node]:
         """The `count` last retrieved of the newest `among` nodes, the most recent one last."""
-        newest = range(max(0, len(self.nodes) - among), len(self.nodes))
+        newest = sorted(range(len(self.nodes)), key=self._age)[-among:]
         chosen = sorted(newest, key=self.accessed_s.__getitem__)[-count:]
         return [self.nodes[number] for number in chosen]
 
@@ -88,9 +110,12 @@ class Memory:
     def about(self, subject: str, count: int, embed: Embedder) -> list[Node]:
         """The newest `count` memories whose subject or object is `subject`, newest first."""
         self._index(embed)
-        return [
-            self.nodes[number] for number in self._by_subject.get(subject, ())[: -count - 1 : -1]
-        ]
+        found = nlargest(count, self._by_subject.get(subject, ()), key=self._age)
+        return [self.nodes[number] for number in found]
+
+    def _age(self, number: int) -> tuple[int, int]:
+        """A key by which nodes are sorted from the oldest to the newest."""
+        return self.nodes[number].created_s, number
 
     def _index(self, embed: Embedder) -> None:
         """Index the nodes added since the last call."""
@@ -99,16 +124,25 @@ class Memory:
             if number == len(self._vectors):
                 self._grow()
             self._vectors[number] = embed(node.text)
-            self._importance[number] = node.importance
+            self._index_node(number, node)
             self._accessed_s[number] = self.accessed_s[number]
-            for name in {node.subject, node.object}:
-                self._by_subject.setdefault(name, []).append(number)
         self._known = len(self.nodes)
+
+    def _index_node(self, number: int, node: Node) -> None:
+        self._importance[number] = node.importance
+        self._accessed_s[number] = node.created_s
+        for name in _people(node):
+            self._by_subject.setdefault(name, set()).add(number)
 
     def _grow(self) -> None:
         for name in ("_vectors", "_importance", "_accessed_s"):
             old: npt.NDArray[Any] = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+
+
+def _people(node: Node) -> set[str]:
+    """Its subject and object, persons or things."""
+    return {node.subject, node.object}
 
 
 def _scaled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

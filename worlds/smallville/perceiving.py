@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
-from metropolis.worlds.smallville.memory import Node
+from metropolis.worlds.smallville.memory import Kind, Node
 from metropolis.worlds.smallville.world import SLEEPING, Observation
 
 if TYPE_CHECKING:
@@ -56,8 +56,15 @@ async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Not
     return fresh
 
 
-async def rate(me: Resident, function: str, text: str, llm: LLM) -> int:
-    """The importance of `text` to the resident, 1 to 10, as the model rates it."""
+async def rate(me: Resident, kind: Kind, text: str, llm: LLM) -> int:
+    """The importance of `text` to the resident, 1 to 10, as the model rates it.
+
+    A text in memory keeps its importance, unless the settings say to rate it again.
+    """
+    known = me.memory.importance(kind, text)
+    if known is not None and not me.profile.settings.rerates:
+        return known
+    function = f"{kind}_poignancy"
     prompt = prompts.poignancy(me, function, text)
     answer = (await llm.chat(prompt, function=function, max_tokens=16, temperature=0)).text
     found = re.search(r"\d+", answer)
@@ -67,7 +74,7 @@ async def rate(me: Resident, function: str, text: str, llm: LLM) -> int:
 async def _rate(me: Resident, event: Noticed, llm: LLM) -> int:
     if event.object == SLEEPING:
         return 1
-    return await rate(me, "event_poignancy", event.text, llm)
+    return await rate(me, "event", event.text, llm)
 
 
 def _attended(me: Resident, observation: Observation) -> list[Noticed]:

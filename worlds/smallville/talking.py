@@ -51,7 +51,7 @@ async def remember(me: Resident, conversation: Conversation, now_s: int, llm: LL
     partner, about = conversation.partner, conversation.about
     text = f"{me.name} and {partner} are conversing about {about}"
     importance, triple = await asyncio.gather(
-        rate(me, "chat_poignancy", text, llm), event_triple(me, text, "event_triple", llm)
+        rate(me, "chat", text, llm), event_triple(me, text, "event_triple", llm)
     )
     me.unreflected -= importance
     number = me.memory.add(Node("chat", text, now_s, importance, me.name, triple[1], partner))
@@ -81,7 +81,7 @@ async def look_back(me: Resident, now_s: int, llm: LLM) -> None:
 async def think(me: Resident, text: str, evidence: list[int], now_s: int, llm: LLM) -> None:
     """Add a thought to the memory."""
     (subject, predicate, what), importance = await asyncio.gather(
-        event_triple(me, text, "event_triple", llm), rate(me, "thought_poignancy", text, llm)
+        event_triple(me, text, "event_triple", llm), rate(me, "thought", text, llm)
     )
     node = Node("thought", text, now_s, importance, subject, predicate, what, tuple(evidence))
     me.memory.add(node)
