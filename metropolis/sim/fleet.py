@@ -118,21 +118,20 @@ def _spec(entry: ProfileEntry) -> InstanceSpec:
     return InstanceSpec(tokens, 1 / iteration_s, () if entry.model is None else (entry.model,))
 
 
-def busy_rate_per_s(sample: Sequence[Program], fleet: Fleet) -> float:
-    """Programs per second that keep all KV memory in use, estimated from a sample.
+def busy_rate_per_s(sample: Sequence[Program], fleet: SimulatedFleet) -> float:
+    """Programs per second that fill a fleet, estimated from a sample.
 
+    They keep all KV memory or all sequences of every instance in use, whichever is full first.
     During decoding a request holds its prompt and, on average, half of its answer.
     """
+    calls = [call for program in sample for call in program.calls]
+    decoded = sum(call.output_tokens for call in calls) / len(sample)
+    held = sum(
+        (call.prompt_tokens + call.output_tokens / 2) * call.output_tokens for call in calls
+    ) / len(sample)
 
-    def held_token_s(tokens_per_s: float) -> float:
-        held = sum(
-            (call.prompt_tokens + call.output_tokens / 2) * call.output_tokens / tokens_per_s
-            for program in sample
-            for call in program.calls
-        )
-        return held / len(sample)
+    def full_per_s(entry: ProfileEntry) -> float:
+        spec, sequences = _spec(entry), entry.profile.max_sequences
+        return spec.tokens_per_s * min(spec.capacity_tokens / held, sequences / decoded)
 
-    return sum(
-        count * instance.capacity_tokens / held_token_s(instance.tokens_per_s)
-        for instance, count in Counter(fleet.instances).items()
-    )
+    return sum(map(full_per_s, fleet.instances))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from metropolis.bench import kairos
-from metropolis.sim.fleet import SimulatedFleet
+from metropolis.bench.kairos.measure import SYSTEMS, Bench, Measured
+from metropolis.bench.kairos.paper import bands_of
+from metropolis.bench.kairos.tables import OverSeeds, accuracies, reductions
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
 
 SMALL = ["--programs", "20", "--history", "20", "--instances", "1"]
+ONE = Measured(0, CO_LOCATED, 1.0, 1.0, "Kairos", 60.0, {90: 1.0, 95: 1.0, 99: 1.0}, 0.5, 0, 0.8)
 
 
 @pytest.fixture(autouse=True)
@@ -19,31 +23,62 @@ def _fewer_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kairos, "LOADS", (0.5, 2.0))
 
 
-def test_every_system_is_measured_and_reductions_are_right() -> None:
-    result = CliRunner().invoke(kairos.command, [*SMALL, "--json"], catch_exceptions=False)
-    rows = json.loads(result.output)["simulated"]
-    seen = [(row["application"], row["load"], row["system"]) for row in rows]
+def test_every_system_is_measured_with_every_seed() -> None:
+    command = [*SMALL, "--seeds", "0,3", "--json"]
+    result = CliRunner().invoke(kairos.command, command, catch_exceptions=False)
+    found = json.loads(result.output)
+    seen = [(r["seed"], r["application"], r["load"], r["system"]) for r in found["simulated"]]
     names = [*APPLICATIONS, CO_LOCATED]
-    assert seen == [(a, load, s) for a in names for load in (0.5, 2.0) for s in kairos.SYSTEMS]
-    for row in rows:
-        row["tails_ms"] = {int(tail): ms for tail, ms in row["tails_ms"].items()}
-    measured = [kairos.Measured(**row) for row in rows]
-    ms = {(m.application, m.load, m.system): m.tails_ms[90] for m in measured}
-    for (name, load), percent in kairos.reduction_by_kairos(measured, "Parrot", "P90").items():
-        theirs, ours = ms[name, load, "Parrot"], ms[name, load, "Kairos"]
-        assert theirs * (1 - percent / 100) == pytest.approx(ours)
+    assert seen == [
+        (n, a, x, s) for n in (0, 3) for a in names for x in (0.5, 2.0) for s in SYSTEMS
+    ]
+    (tail,) = (
+        one
+        for one in found["lower_by_per_cent"]
+        if (one["application"], one["than"], one["which"]) == ("QA", "Parrot", "P90")
+    )
+    ms = {
+        (r["seed"], r["system"]): r["tails_ms"]["90"]
+        for r in found["simulated"]
+        if r["application"] == "QA" and r["load"] == 2.0
+    }
+    lower = [100 * (1 - ms[seed, "Kairos"] / ms[seed, "Parrot"]) for seed in (0, 3)]
+    assert tail["by_load"]["2.0"]["mean"] == pytest.approx(sum(lower) / 2)
+    assert tail["by_load"]["2.0"]["spread"] == pytest.approx(abs(lower[0] - lower[1]) / 2**0.5)
 
 
 def test_the_papers_ranges_are_printed_beside_ours() -> None:
-    result = CliRunner().invoke(kairos.command, SMALL, catch_exceptions=False)
-    for text in ("QA: Kairos' average is", "Kairos' P99 is", "(paper: 45.1 to 72.8 %)", "83.5%"):
-        assert text in " ".join(result.output.split())
+    command = [*SMALL, "--application", CO_LOCATED]
+    result = CliRunner().invoke(kairos.command, command, catch_exceptions=False)
+    for text in ("45.1 to 72.8", "9.5 to 10.6", "(paper: 83.5 %)", "20 programs of an application"):
+        assert text in result.output
+
+
+def test_the_larger_model_has_ranges_of_its_own() -> None:
+    assert bands_of("llama-2-13b/a40-tp1")[CO_LOCATED]["Ayo"]["average"] == (21.8, 24.6)
+    rows = [
+        replace(ONE, system=system, average_ms=ms)
+        for system, ms in zip(SYSTEMS, (80, 75, 60, 70, 66), strict=True)
+    ]
+    found = {(one.than, one.which): one for one in reductions(rows, bands_of("llama-2-13b/x"))}
+    assert found["Ayo", "average"].by_load == {1.0: OverSeeds(pytest.approx(20.0), 0.0)}
+    assert found["no packing", "average"].paper is None
+
+
+def test_accuracies_are_weighted_as_the_papers_scenarios() -> None:
+    rows = [
+        replace(ONE, seed=seed, application=application, load=load, system=system, accuracy=right)
+        for seed in (0, 1)
+        for application, right in (("QA", 0.6), ("RG", 0.7), ("CG", 0.8), (CO_LOCATED, 0.9))
+        for load in (0.5, 1.0)
+        for system in SYSTEMS
+    ]
+    assert accuracies(rows)["Kairos"] == OverSeeds(pytest.approx(72.0), pytest.approx(0.0))
 
 
 def test_a_history_is_learned_from_and_not_measured() -> None:
-    fleet = SimulatedFleet.uniform("llama-3-8b/l4")
     untrained, trained = (
-        kairos.measure(CO_LOCATED, 0.001, 0.4, 6, history, fleet, 0) for history in (0, 60)
+        Bench(("llama-3-8b/l4",), 2, history, 0).measure(CO_LOCATED, 0.001) for history in (0, 60)
     )
     for one, other in zip(untrained, trained, strict=True):  # programs never overlap
         assert other.average_ms == pytest.approx(one.average_ms)

@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Replay simulations and serve programs with every policy and dispatcher, in virtual time.
 
-    --load is the rate of programs as a multiple of the rate that fills all KV memory.
+    --load is the rate of programs as a multiple of the rate that fills the fleet.
     """
     placing = dispatchers or tuple(names_of(DISPATCHERS))
     of_replays = list(product(policies or OF_REPLAYS, placing))

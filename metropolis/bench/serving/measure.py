@@ -100,10 +100,8 @@ class Bench:
         )
 
     def arriving(self, mix: str, programs: int, load: float) -> list[Program]:
-        """Generate programs at `load` times the rate that fills all KV memory."""
-        per_s = load * busy_rate_per_s(
-            MIXES[mix](500, 1.0, self.seed), self.fleet.dispatcher_view()
-        )
+        """Generate programs at `load` times the rate that fills the fleet."""
+        per_s = load * busy_rate_per_s(MIXES[mix](500, 1.0, self.seed), self.fleet)
         return MIXES[mix](programs, per_s, self.seed)
 
     def mixed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from random import Random
 
 import numpy as np
 
@@ -11,23 +12,28 @@ from metropolis.policy.base import Policy, ServedRequest
 from metropolis.policy.kairos.workflow import call_graph, remaining_s
 
 SAMPLE = 2000
-"""Number of latest executions that are compared pairwise."""
+"""Most executions that are compared pairwise, drawn from the whole run."""
 
 
 def ordering_accuracy(served_requests: Sequence[ServedRequest], policy: Policy) -> float:
-    """The share of pairs of requests of different functions that `policy` orders correctly.
+    """The mean over requests of the share of others that `policy` orders correctly beside it.
 
-    Correct: the request with less remaining latency in its program runs first. A tie of ranks
-    counts one half, as the order of arrival carries no information.
+    Others are the requests of other functions. Correct: the request with less remaining latency in
+    its program runs first. A tie of ranks counts one half, as the order of arrival carries no
+    information.
     """
     programs: dict[str, list[ServedRequest]] = defaultdict(list)
     for served in served_requests:
         programs[served.request.program].append(served)
     left = [pair for found in programs.values() for pair in remaining_s(call_graph(found))]
-    left = left[-SAMPLE:]
+    left = Random(0).sample(left, min(SAMPLE, len(left)))
     ranks = np.array([policy.rank(served.request) for served, _ in left])
     left_s = np.array([seconds for _, seconds in left])
     functions = np.array([served.request.function for served, _ in left])
-    counted = (functions[:, None] != functions) & (left_s[:, None] < left_s)
-    right = (ranks[:, None] < ranks) + 0.5 * (ranks[:, None] == ranks)
-    return float(right[counted].mean()) if counted.any() else 1.0
+    counted = (functions[:, None] != functions) & (left_s[:, None] != left_s)
+    right = (ranks[:, None] < ranks) == (left_s[:, None] < left_s)
+    share = np.where(ranks[:, None] == ranks, 0.5, right)
+    others = counted.sum(axis=1)
+    if not others.any():
+        return 1.0
+    return float(((share * counted).sum(axis=1)[others > 0] / others[others > 0]).mean())
