@@ -235,6 +235,11 @@ class InstancePool:
     copies them to host memory and back if they fit there (the swap space of vLLM; Agentix §4.2.2:
     all blocks of a sequence in one copy). `decision_iterations`: multi-step scheduling as in vLLM
     0.6: iterations between decisions to admit, preempt or finish requests.
+
+    `schedule`: "mixed": decoding sequences go first in an iteration, prefills get the rest (vLLM
+    v1); "prefill_first": prefills have iterations of their own, which precede decoding (SGLang,
+    vLLM v0). Without `chunked_prefill` a prefill takes one iteration. `watermark`: share of the KV
+    blocks that admission leaves free unless the instance is empty (vLLM v0: 0.01).
     """
 
     def __init__(
@@ -244,6 +249,9 @@ class InstancePool:
         prefix_reuse: bool = False,
         preemption: Literal["recompute", "swap"] = "recompute",
         decision_iterations: int = 1,
+        schedule: Literal["mixed", "prefill_first"] = "mixed",
+        chunked_prefill: bool = True,
+        watermark: float = 0.0,
     ) -> None: ...
     def submit(self, id: int, request: Request, now_sim_s: float) -> None: ...
     def abort(self, id: int, now_sim_s: float, keep: bool = False) -> None:
@@ -286,7 +294,7 @@ class InstancePool:
         """
 
     @staticmethod
-    def isolated_sim_s(profile: Profile, request: Request) -> float:
+    def isolated_sim_s(profile: Profile, request: Request, chunked_prefill: bool = True) -> float:
         """Duration of one request, with its reuse, on an otherwise idle instance.
 
         Ignores KV capacity.
@@ -318,6 +326,9 @@ def simulate(
     concurrency: int = 0,
     preemption: Literal["recompute", "swap"] = "recompute",
     decision_iterations: int = 1,
+    schedule: Literal["mixed", "prefill_first"] = "mixed",
+    chunked_prefill: bool = True,
+    watermark: float = 0.0,
     until_sim_s: float = inf,
 ) -> Simulated:
     """Run a workload.

@@ -24,13 +24,27 @@ Column<T> optional_column(const std::optional<py::object>& given, const char* na
   return given ? column_of<T>(*given, name) : Column<T>(0);
 }
 
+// Whether `value` is `second`; throws if it is neither `first` nor `second`.
+bool is_second(const std::string& value, const char* option, const char* first,
+               const char* second) {
+  if (value == first || value == second) return value == second;
+  throw py::value_error(std::string(option) + " is '" + value + "', but must be " + first + " or " +
+                        second);
+}
+
 InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
-                               const std::string& preemption, std::int32_t decision_iterations) {
-  if (preemption != "recompute" && preemption != "swap") {
-    throw py::value_error("preemption is '" + preemption + "', but must be recompute or swap");
-  }
-  const auto kind = preemption == "swap" ? Preemption::SWAP : Preemption::RECOMPUTE;
-  return {instances, prefix_reuse, kind, decision_iterations};
+                               const std::string& preemption, std::int32_t decision_iterations,
+                               const std::string& schedule, bool chunked_prefill,
+                               double watermark) {
+  const bool swaps = is_second(preemption, "preemption", "recompute", "swap");
+  const bool prefill_first = is_second(schedule, "schedule", "mixed", "prefill_first");
+  return {.instances = instances,
+          .prefix_reuse = prefix_reuse,
+          .preemption = swaps ? Preemption::SWAP : Preemption::RECOMPUTE,
+          .decision_iterations = decision_iterations,
+          .schedule = prefill_first ? Schedule::PREFILL_FIRST : Schedule::MIXED,
+          .chunked_prefill = chunked_prefill,
+          .watermark = watermark};
 }
 
 // Pairs of text and tokens.
@@ -49,7 +63,8 @@ py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
                   const std::optional<py::object>& prefix_tokens,
                   const std::optional<py::object>& parent, std::int32_t instances,
                   bool prefix_reuse, std::int64_t concurrency, const std::string& preemption,
-                  std::int32_t decision_iterations, double until_sim_s) {
+                  std::int32_t decision_iterations, const std::string& schedule,
+                  bool chunked_prefill, double watermark, double until_sim_s) {
   const auto arrivals = column_of<double>(arrival_sim_s, "arrival_sim_s");
   const auto prompts = column_of<std::int32_t>(prompt_tokens, "prompt_tokens");
   const auto outputs = column_of<std::int32_t>(output_tokens, "output_tokens");
@@ -59,7 +74,8 @@ py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
   const auto parents = optional_column<std::int64_t>(parent, "parent");
   const Workload workload{view(arrivals), view(prompts), view(outputs), view(priorities),
                           view(prefixes), view(shared),  view(parents)};
-  const auto options = options_of(instances, prefix_reuse, preemption, decision_iterations);
+  const auto options = options_of(instances, prefix_reuse, preemption, decision_iterations,
+                                  schedule, chunked_prefill, watermark);
   WorkloadResult result;
   {
     const py::gil_scoped_release release;
@@ -174,12 +190,16 @@ void bind_instance(py::module_& m) {
   py::class_<InstancePool>(
       m, "InstancePool", "Data-parallel replicas behind a least-loaded dispatcher.", py::is_final())
       .def(py::init([](const Profile& profile, std::int32_t instances, bool prefix_reuse,
-                       const std::string& preemption, std::int32_t decision_iterations) {
+                       const std::string& preemption, std::int32_t decision_iterations,
+                       const std::string& schedule, bool chunked_prefill, double watermark) {
              return InstancePool(
-                 profile, options_of(instances, prefix_reuse, preemption, decision_iterations));
+                 profile, options_of(instances, prefix_reuse, preemption, decision_iterations,
+                                     schedule, chunked_prefill, watermark));
            }),
            py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
-           py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1)
+           py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1,
+           py::arg("schedule") = "mixed", py::arg("chunked_prefill") = true,
+           py::arg("watermark") = 0.0)
       .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
       .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"),
            py::arg("keep") = false)
@@ -216,7 +236,7 @@ void bind_instance(py::module_& m) {
       .def_static("iteration_sim_s", &InstancePool::iteration_sim_s, py::arg("profile"),
                   py::arg("sequences"), py::arg("kv_tokens"), py::arg("prefill_tokens") = 0)
       .def_static("isolated_sim_s", &InstancePool::isolated_sim_s, py::arg("profile"),
-                  py::arg("request"));
+                  py::arg("request"), py::arg("chunked_prefill") = true);
 
   m.def("simulate", &simulate,
         "Run a workload; returns columns of n rows and the totals busy_sim_s, preemptions.",
@@ -225,6 +245,7 @@ void bind_instance(py::module_& m) {
         py::arg("prefix_id") = py::none(), py::arg("prefix_tokens") = py::none(),
         py::arg("parent") = py::none(), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
         py::arg("concurrency") = 0, py::arg("preemption") = "recompute",
-        py::arg("decision_iterations") = 1,
+        py::arg("decision_iterations") = 1, py::arg("schedule") = "mixed",
+        py::arg("chunked_prefill") = true, py::arg("watermark") = 0.0,
         py::arg("until_sim_s") = std::numeric_limits<double>::infinity());
 }

@@ -29,6 +29,10 @@ void check_options(const Profile& profile, const InstancePoolOptions& options) {
         "decision_iterations is " + std::to_string(options.decision_iterations) +
         ", but must be at least 1 and at most " + std::to_string(limits::DECISION_ITERATIONS_MAX));
   }
+  if (!(options.watermark >= 0 && options.watermark < 1)) {
+    throw std::invalid_argument("watermark is " + format_number(options.watermark) +
+                                ", but must be at least 0 and below 1");
+  }
   if (std::int64_t{options.instances} * profile.block_tokens > limits::BLOCK_PHASES_MAX) {
     throw std::invalid_argument(std::to_string(options.instances) + " instances with blocks of " +
                                 std::to_string(profile.block_tokens) +
@@ -312,7 +316,8 @@ double InstancePool::iteration_sim_s(const Profile& profile, std::int64_t sequen
   return detail::to_seconds(cost.mixed(sequences, kv_tokens, prefill));
 }
 
-double InstancePool::isolated_sim_s(const Profile& profile, const Request& request) {
+double InstancePool::isolated_sim_s(const Profile& profile, const Request& request,
+                                    bool chunked_prefill) {
   if (const std::string flaw = flaw_of_tokens(request); !flaw.empty()) {
     throw std::invalid_argument("the request" + flaw);
   }
@@ -320,8 +325,9 @@ double InstancePool::isolated_sim_s(const Profile& profile, const Request& reque
   detail::Units total = 0;
   const std::int32_t share = detail::share_units(request.reused_share);
   for (std::int64_t kv = share == 0 ? request.reused_tokens : 0; kv < request.prompt_tokens;) {
+    const std::int64_t left = request.prompt_tokens - kv;
     const std::int64_t chunk =
-        std::min<std::int64_t>(profile.chunk_tokens, request.prompt_tokens - kv);
+        chunked_prefill ? std::min<std::int64_t>(profile.chunk_tokens, left) : left;
     detail::PrefillWork prefill;
     prefill.add(chunk, kv);
     if (kv < request.reused_tokens) {

@@ -17,6 +17,11 @@ Engine::Engine(const Profile& profile, const CostModel& cost, const InstancePool
       cost_(cost),
       prefix_reuse_(options.prefix_reuse),
       decision_iterations_(options.decision_iterations),
+      prefill_first_(options.schedule == Schedule::PREFILL_FIRST),
+      chunked_prefill_(options.chunked_prefill),
+      watermark_blocks_(static_cast<std::int64_t>(
+          options.watermark *
+          static_cast<double>(profile.kv_capacity_tokens / profile.block_tokens))),
       host_blocks_(options.preemption == Preemption::SWAP
                        ? static_cast<std::int64_t>(profile.host_gb * 1e9 / block_bytes(profile))
                        : 0),
@@ -81,38 +86,55 @@ void Engine::reach_boundary() {
 }
 
 void Engine::begin_iteration() {
-  const bool preempted = preempt_until_decodes_fit();
-  allocate(decode_blocks(iteration_, 1));
-  reserved_blocks_ = decode_blocks(iteration_ + 1, decision_iterations_ - 1);
-  std::int64_t budget = std::max<std::int64_t>(0, profile_.chunk_tokens - decoding());
   PrefillWork work;
-  if (has_partial_ && budget > 0) {
-    has_partial_ = false;
-    add_prefill(partial_, budget, work);
-  }
-  while (!preempted && budget > 0 && !waiting_.empty() &&
-         decoding() + work.chunks < profile_.max_sequences) {
-    const Slot slot = waiting_.front();
-    if (!fits(slab_[slot])) break;
-    waiting_.pop();
-    admit(slab_[slot]);
-    if (slab_[slot].decodes_next()) {
-      start_decoding(slot);
-      --budget;
-    } else {
-      add_prefill(slot, budget, work);
-    }
+  bool preempted = false;
+  reserved_blocks_ = 0;
+  if (prefill_first_) add_prefills(profile_.chunk_tokens, true, work);
+  if (decodes()) {
+    preempted = preempt_until_decodes_fit();
+    allocate(decode_blocks(iteration_, 1));
+    reserved_blocks_ = decode_blocks(iteration_ + 1, decision_iterations_ - 1);
+    if (!prefill_first_) add_prefills(profile_.chunk_tokens - decoding(), !preempted, work);
   }
   if (work.chunks == 0) {
     begin_leap(preempted ? 1 : decodings_.front().last_iteration - iteration_);
   } else {
-    leap_ = {cost_.mixed(decoding(), decode_kv_tokens_, work), 0};
+    leap_ = {decodes() ? cost_.mixed(decoding(), decode_kv_tokens_, work) : cost_.mixed(0, 0, work),
+             0};
     leap_iterations_ = 1;
   }
   leap_.once = cost_.swap(swapped_blocks_ - charged_blocks_);
   charged_blocks_ = swapped_blocks_;
   state_ = State::ITERATING;
   next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
+}
+
+// Rule 3, for `budget` new tokens. The partial prefill continues even if nothing is admitted.
+void Engine::add_prefills(std::int64_t budget, bool admits, PrefillWork& work) {
+  if (has_partial_ && budget > 0) {
+    has_partial_ = false;
+    add_prefill(partial_, budget, work);
+  }
+  while (admits && budget > 0 && !waiting_.empty() &&
+         decoding() + work.chunks < profile_.max_sequences) {
+    const Slot slot = waiting_.front();
+    if (!fits(slab_[slot]) || exceeds(budget, slab_[slot], work)) break;
+    waiting_.pop();
+    admit(slab_[slot]);
+    if (slab_[slot].decodes_next() && !prefill_first_) {
+      start_decoding(slot);
+      --budget;
+    } else {
+      add_prefill(slot, budget, work);
+    }
+  }
+}
+
+// Whether the sequence's prefill, which cannot be split, has to wait for another iteration.
+bool Engine::exceeds(std::int64_t budget, const Sequence& sequence, const PrefillWork& work) const {
+  if (chunked_prefill_) return false;
+  const std::int64_t tokens = tokens_to_compute(sequence);
+  return tokens > budget && (tokens <= profile_.chunk_tokens || work.chunks > 0);
 }
 
 // A leap lasts until a sequence is complete, blocks run out or a submission ends it.
@@ -132,8 +154,8 @@ void Engine::begin_leap(std::int64_t longest) {
 // joins at the next boundary or not at all.
 bool Engine::front_may_join() const {
   return state_ == State::ITERATING && chunks_.empty() && !has_partial_ &&
-         decoding() < std::min(profile_.max_sequences, profile_.chunk_tokens) &&
-         fits(slab_[waiting_.front()]);
+         decoding() < profile_.max_sequences &&
+         (prefill_first_ || decoding() < profile_.chunk_tokens) && fits(slab_[waiting_.front()]);
 }
 
 // Ends the leap at the first decision that sees events at `now_sim_s`.
@@ -161,9 +183,11 @@ void Engine::end_iteration(std::deque<Completion>& out) {
   const Units duration = leap_.elapsed(leap_iterations_);
   now_ += duration;
   busy_ += duration;
-  allocate(decode_blocks(iteration_ + 1, leap_iterations_ - 1));
-  iteration_ += leap_iterations_;
-  decode_kv_tokens_ += leap_iterations_ * decoding();
+  if (decodes()) {
+    allocate(decode_blocks(iteration_ + 1, leap_iterations_ - 1));
+    iteration_ += leap_iterations_;
+    decode_kv_tokens_ += leap_iterations_ * decoding();
+  }
   while (!decodings_.empty() && decodings_.front().last_iteration <= iteration_) {
     const Decoding decoding = decodings_.front();
     std::pop_heap(decodings_.begin(), decodings_.end());

@@ -10,13 +10,19 @@
 //     cache are copied when they are evicted, which delays the iteration that misses them.
 //  3. The rest of `chunk_tokens` goes to the partial prefill, then to waiting sequences by rank, as
 //     long as there is room for a sequence and for all the blocks of its prefill; the first that
-//     does not fit ends admission. An iteration that preempts admits no sequence.
+//     does not fit ends admission. An iteration that preempts admits no sequence. Unless the engine
+//     is empty, admission leaves the watermark's blocks free. Without chunked prefill, a prefill
+//     also has to fit into the rest of `chunk_tokens`; one longer than all of it has to be the
+//     first.
 //  4. At its end sequences leave in order of id, first those that decoded; a completed prefill
 //     yields one token. Sequences aborted while running leave next; KV that the host keeps is
 //     copied as in rule 2, and they resume with it when they are submitted again.
 //  5. Multi-step scheduling: an iteration that does not prefill is the first of N =
 //     `decision_iterations`. The others only decode; rules 2 to 4 apply at their end, and rules 2
 //     and 3 reserve the blocks needed until then. Tokens decoded beyond the last one are discarded.
+//  6. Prefill first: rule 3 precedes rule 2 and has all of `chunk_tokens`. If it yields a prefill,
+//     the iteration has only prefills; otherwise it only decodes. A sequence that resumes computes
+//     its last token as a prefill.
 // A *leap* processes iterations that only decode, with an unchanged batch, as one event.
 // Known tokens (Request::prefix) are shared in whole blocks. They enter the cache when a prefill
 // ends and when a sequence leaves or is preempted; blocks that another sequence has added meanwhile
@@ -117,9 +123,13 @@ class Engine {
   enum class State { IDLE, AT_BOUNDARY, ITERATING };
 
   void begin_iteration();
+  void add_prefills(std::int64_t budget, bool admits, PrefillWork& work);
   void end_iteration(std::deque<Completion>& out);
   void begin_leap(std::int64_t longest);
   bool front_may_join() const;
+  bool exceeds(std::int64_t budget, const Sequence& sequence, const PrefillWork& work) const;
+  // Whether decoding sequences get a token in the current iteration.
+  bool decodes() const { return chunks_.empty() || !prefill_first_; }
   void cut_leap(double now_sim_s);
   std::int64_t iterations_begun(double now_sim_s) const;
   std::int64_t decoded_in_leap(double now_sim_s) const;
@@ -132,6 +142,7 @@ class Engine {
   void swap_in(Sequence& sequence);
   void add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work);
   bool fits(const Sequence& sequence) const;
+  std::int64_t tokens_to_compute(const Sequence& sequence) const;
   void admit(Sequence& sequence);
   void reuse(Sequence& sequence);
   PrefixBlocks blocks_within(const Sequence& sequence, std::int64_t tokens) const;
@@ -168,6 +179,9 @@ class Engine {
   const CostModel cost_;
   const bool prefix_reuse_;
   const std::int64_t decision_iterations_;
+  const bool prefill_first_;
+  const bool chunked_prefill_;
+  const std::int64_t watermark_blocks_;
   const std::int64_t host_blocks_;
   const std::int32_t index_;
 

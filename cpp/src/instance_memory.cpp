@@ -102,6 +102,7 @@ std::int64_t Engine::lookahead(const Sequence& sequence) const {
 bool Engine::fits(const Sequence& sequence) const {
   std::int64_t needed = blocks_of(sequence.prefill_tokens() + lookahead(sequence));
   std::int64_t available = available_blocks() - reserved_blocks_;
+  if (!decodings_.empty() || has_partial_ || !chunks_.empty()) available -= watermark_blocks_;
   if (needed <= available) return true;
   PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
   while (needed > available && blocks.left() > 0) {
@@ -111,6 +112,18 @@ bool Engine::fits(const Sequence& sequence) const {
     if (prefixes_.idle(block)) --available;
   }
   return needed <= available;
+}
+
+// Tokens that are left to compute if the sequence is admitted now.
+std::int64_t Engine::tokens_to_compute(const Sequence& sequence) const {
+  std::int64_t computed = sequence.reused_share == 0 ? sequence.reused_tokens : 0;
+  computed = std::max<std::int64_t>(computed, sequence.swapped.tokens);
+  std::int64_t cached = 0;
+  PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
+  while (blocks.left() > 0 && prefixes_.find(blocks.next()) != PrefixCache::NONE) {
+    cached += profile_.block_tokens;
+  }
+  return sequence.prefill_tokens() - std::max(computed, cached);
 }
 
 // Allocates the blocks of the prefill. Cached blocks leave at least one token to compute, from
@@ -143,7 +156,8 @@ void Engine::reuse(Sequence& sequence) {
 
 void Engine::add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work) {
   const Sequence& sequence = slab_[slot];
-  const std::int64_t chunk = std::min(budget, sequence.prefill_tokens() - sequence.computed_tokens);
+  const std::int64_t left = sequence.prefill_tokens() - sequence.computed_tokens;
+  const std::int64_t chunk = chunked_prefill_ ? std::min(budget, left) : left;
   work.add(chunk, sequence.computed_tokens);
   if (const std::int64_t reused = sequence.reused_tokens - sequence.computed_tokens; reused > 0) {
     work.reuse(std::min(reused, chunk), sequence.computed_tokens, sequence.reused_share);

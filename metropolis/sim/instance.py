@@ -209,7 +209,8 @@ class SimulatedInstance:
             prefill = Request(
                 request.prompt_tokens, 1, 0, (), start.reused_tokens, start.reused_share
             )
-            alone_s = InstancePool.isolated_sim_s(self._profile, prefill)
+            chunked = self._options.chunked_prefill
+            alone_s = InstancePool.isolated_sim_s(self._profile, prefill, chunked)
             begun_sim_s = max(request.submitted_sim_s, completion.first_token_sim_s - alone_s)
             request.served_sim_s += completion.last_token_sim_s - begun_sim_s
             request.first_token_sim_s = min(request.first_token_sim_s, completion.first_token_sim_s)

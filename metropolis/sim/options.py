@@ -8,6 +8,9 @@ from typing import Literal
 Preemption = Literal["recompute", "swap"]
 """Treatment of a preempted request's KV; "swap" needs the profile's host and PCIe fields."""
 
+Schedule = Literal["mixed", "prefill_first"]
+"""Whether prefills share iterations with decoding requests or precede them in their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
@@ -17,3 +20,7 @@ class PoolOptions:
     """Whether KV of earlier requests that is still in memory is reused."""
     preemption: Preemption = "recompute"
     decision_iterations: int = 1
+    schedule: Schedule = "mixed"
+    chunked_prefill: bool = True
+    watermark: float = 0.0
+    """Share of the KV blocks that admission leaves free unless the instance is empty."""

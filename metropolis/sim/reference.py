@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf, nextafter
 
 from metropolis._core import Profile, Request
-from metropolis.sim.options import PoolOptions, Preemption
+from metropolis.sim.options import PoolOptions, Preemption, Schedule
 from metropolis.sim.reference_memory import SHARE, Memory, Sequence
 
 SCALE = 2**60
@@ -106,12 +106,18 @@ class _Instance(Memory):
     def _begin_iteration(self) -> None:
         self.chunks, self.attention, self.spared = {}, 0, 0
         if self.until_decision:  # rule 5
-            for sequence in self.running:
-                if sequence.decodes:
-                    self.grow(sequence)
+            for sequence in self._decoding():
+                self.grow(sequence)
         else:
-            preempted = self._decode()
-            self._prefill(preempted)
+            self.reserved = 0
+            if self.options.schedule == "prefill_first":  # rule 6
+                self._prefill(self.profile.chunk_tokens, admits=True)
+                if not self.chunks:
+                    self._decode()
+            else:
+                preempted = self._decode()
+                budget = self.profile.chunk_tokens - len(self._decoding())
+                self._prefill(max(0, budget), admits=not preempted)
             self.until_decision = 1 if self.chunks else self.options.decision_iterations
         duration = self._duration(self.swapped_blocks - self.charged_blocks)
         self.charged_blocks = self.swapped_blocks
@@ -124,34 +130,48 @@ class _Instance(Memory):
         before = self.preemptions
         while self._growth(ahead) > self.available_blocks():
             self.preempt(max(self.running, key=lambda s: s.rank))
-        for sequence in self.running:
-            if sequence.decodes:
-                self.grow(sequence)
+        for sequence in self._decoding():
+            self.grow(sequence)
         self.reserved = self._growth(ahead - 1)
         return self.preemptions > before
 
     def _growth(self, tokens: int) -> int:
         return sum(self.growth(s, tokens) for s in self.running if s.decodes)
 
-    def _prefill(self, preempted: bool) -> None:
-        """Rule 3: give the rest of the budget to prefills."""
-        decoding = sum(s.decodes for s in self.running)
-        budget = max(0, self.profile.chunk_tokens - decoding)
+    def _decoding(self) -> list[Sequence]:
+        """Sequences that get a token in the current iteration."""
+        if self.chunks and self.options.schedule == "prefill_first":
+            return []
+        return [s for s in self.running if s.decodes]
+
+    def _prefill(self, budget: int, *, admits: bool) -> None:
+        """Rule 3: give `budget` tokens to prefills."""
+        mixed = self.options.schedule == "mixed"
         for sequence in [s for s in self.running if not s.decodes]:
             budget -= self._add_chunk(sequence, budget)
         self.waiting.sort(key=lambda s: s.rank)
-        while not preempted and budget and self.waiting:
+        while admits and budget > 0 and self.waiting:
             sequence = self.waiting[0]
-            if len(self.running) >= self.profile.max_sequences or not self.admit(sequence):
+            if len(self.running) >= self.profile.max_sequences or self._exceeds(sequence, budget):
                 break
-            if sequence.generated and sequence.computed == sequence.to_prefill - 1:
+            if not self.admit(sequence):
+                break
+            if mixed and sequence.generated and sequence.computed == sequence.to_prefill - 1:
                 sequence.computed += 1  # it decodes; its block was part of the admission
                 budget -= 1
             else:
                 budget -= self._add_chunk(sequence, budget)
 
+    def _exceeds(self, sequence: Sequence, budget: int) -> bool:
+        """Whether its prefill, which cannot be split, has to wait for another iteration."""
+        tokens = self.tokens_to_compute(sequence)
+        is_alone = tokens > self.profile.chunk_tokens and not self.chunks
+        return not self.options.chunked_prefill and tokens > budget and not is_alone
+
     def _add_chunk(self, sequence: Sequence, budget: int) -> int:
-        chunk = min(budget, sequence.to_prefill - sequence.computed)
+        chunk = sequence.to_prefill - sequence.computed
+        if self.options.chunked_prefill:
+            chunk = min(budget, chunk)
         if chunk:
             self.chunks[sequence.id] = chunk
             self.attention += chunk * (2 * sequence.computed + chunk)
@@ -163,7 +183,7 @@ class _Instance(Memory):
 
     def _duration(self, swapped_blocks: int) -> int:
         profile, chunks = self.profile, self.chunks
-        decoding = [s for s in self.running if s.decodes]
+        decoding = self._decoding()
 
         def units(value_ms: float) -> int:
             return int(value_ms * SCALE / 1000)
@@ -189,7 +209,7 @@ class _Instance(Memory):
         self.boundary, self.end = self.end, None
         self.until_decision -= 1
         now_sim_s = self.to_sim_s(self.boundary)
-        decoded = [s for s in self.running if s.decodes]
+        decoded = self._decoding()
         for sequence in decoded:
             sequence.generated += 1
         if self.until_decision:
@@ -250,8 +270,13 @@ class ReferencePool:
         prefix_reuse: bool = False,
         preemption: Preemption = "recompute",
         decision_iterations: int = 1,
+        schedule: Schedule = "mixed",
+        chunked_prefill: bool = True,
+        watermark: float = 0.0,
     ) -> None:
-        options = PoolOptions(prefix_reuse, preemption, decision_iterations)
+        options = PoolOptions(
+            prefix_reuse, preemption, decision_iterations, schedule, chunked_prefill, watermark
+        )
         self._instances = [_Instance(profile, options, index=i) for i in range(instances)]
         self._unreported: list[Completion] = []
 

@@ -129,7 +129,8 @@ class Memory:
         idle = sum(not self.cached[tokens].references for tokens in found)
         lookahead = self.options.decision_iterations - 1 if sequence.generated else 0
         ahead = self.blocks_of(sequence.to_prefill + lookahead) - len(found) - needed
-        if needed + ahead > self.available_blocks() - idle - self.reserved:
+        kept_free = self._watermark_blocks() if self.running else 0
+        if needed + ahead > self.available_blocks() - idle - self.reserved - kept_free:
             return False
         self.reserved += ahead
         self.waiting.remove(sequence)
@@ -147,6 +148,17 @@ class Memory:
             sequence.computed = max(sequence.computed, sequence.reused)
         self.allocate(sequence, needed)
         return True
+
+    def tokens_to_compute(self, sequence: Sequence) -> int:
+        """Number of tokens left to compute if it is admitted now."""
+        tokens = sequence.request.prompt_tokens + sequence.generated
+        cached = len(self.found(self._known_blocks(sequence, tokens - 1)))
+        reused = 0 if sequence.share else sequence.reused
+        return tokens - max(cached * self.profile.block_tokens, sequence.swapped, reused)
+
+    def _watermark_blocks(self) -> int:
+        blocks = self.profile.kv_capacity_tokens // self.profile.block_tokens
+        return int(self.options.watermark * blocks)
 
     def preempt(self, sequence: Sequence) -> None:
         """Release its blocks and move it back to the waiting list."""

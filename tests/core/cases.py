@@ -130,6 +130,9 @@ def use_simulate(draw: Draw) -> None:
         "concurrency": lambda: draw.whole(0, 4),
         "preemption": lambda: draw.one_of("recompute", "swap"),
         "decision_iterations": lambda: draw.whole(1, 4),
+        "schedule": lambda: draw.one_of("mixed", "prefill_first"),
+        "chunked_prefill": draw.flag,
+        "watermark": lambda: draw.one_of(0.0, 0.01, 0.5),
     }
     chosen = {name: make() for name, make in options.items() if draw.random.random() < 0.5}
     draw.do(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from math import inf
 
 import pytest
@@ -69,7 +70,8 @@ def test_with_one_iteration_per_decision_and_no_preemption_nothing_changes(case:
     """Without preemptions, the kind of preemption has no effect."""
     with_swap, pool = run(case, InstancePool)
     if not pool.preemptions() and case.options.decision_iterations == 1:
-        plain = InstancePool(case.profile, case.instances, case.options.prefix_reuse)
+        options = replace(case.options, preemption="recompute")
+        plain = InstancePool(case.profile, case.instances, **asdict(options))
         for id, (now, request) in zip(case.ids, case.requests, strict=True):
             plain.submit(id, request, now)
         assert [(c.id, c.last_token_sim_s) for c in plain.advance(inf)] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from math import inf, nan
 
 import numpy as np
@@ -68,7 +69,8 @@ def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
         assert arrival < first <= last
         assert (first == last) == (request.output_tokens == 1)
         if not case.options.prefix_reuse:
-            least = InstancePool.isolated_sim_s(case.profile, request)
+            chunked = case.options.chunked_prefill
+            least = InstancePool.isolated_sim_s(case.profile, request, chunked)
             assert last - arrival >= least * (1 - 1e-12)
     end = max(last for *_, last, _ in out)
     for i in range(case.instances):
@@ -103,10 +105,12 @@ def test_tokens_are_conserved(case: Case) -> None:
 @settings(max_examples=200, deadline=None)
 def test_a_lone_request_takes_its_isolated_time(case: Case) -> None:
     request = case.requests[0][1]
-    pool = InstancePool(case.profile)
+    schedule, chunked = case.options.schedule, case.options.chunked_prefill
+    pool = InstancePool(case.profile, schedule=schedule, chunked_prefill=chunked)
     pool.submit(0, request, 0.0)
     (completion,) = pool.advance(inf)
-    assert completion.last_token_sim_s == InstancePool.isolated_sim_s(case.profile, request)
+    alone = InstancePool.isolated_sim_s(case.profile, request, chunked)
+    assert completion.last_token_sim_s == alone
 
 
 @given(cases(), st.integers(1, 200), st.integers(1, 100))
@@ -137,9 +141,7 @@ def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
         "prefix_id": [p[0] if p else -1 for p, *_ in firsts],
         "prefix_tokens": [p[1] if p else 0 for p, *_ in firsts],
         "instances": case.instances,
-        "prefix_reuse": case.options.prefix_reuse,
-        "preemption": case.options.preemption,
-        "decision_iterations": case.options.decision_iterations,
+        **asdict(case.options),
     }
     requests = tuple(
         (now, Request(r.prompt_tokens, r.output_tokens, r.priority, r.prefix[:1]))
@@ -198,6 +200,11 @@ def test_bad_input_is_refused() -> None:
         InstancePool(profile, preemption="swap")
     with pytest.raises(ValueError, match="decision_iterations is 0, but must be at least 1"):
         InstancePool(profile, decision_iterations=0)
+    with pytest.raises(ValueError, match="schedule is 'first', but must be mixed or prefill_first"):
+        InstancePool(profile, schedule="first")  # type: ignore[arg-type]
+    for watermark in (-0.1, 1.0, nan):
+        with pytest.raises(ValueError, match=r"watermark is .*, but must be at least"):
+            InstancePool(profile, watermark=watermark)
     with pytest.raises(ValueError, match="request 3 needs 67 KV tokens; an instance holds 64"):
         InstancePool(profile, decision_iterations=4).submit(3, Request(64, 1), 0.0)
     with pytest.raises(ValueError, match="column output_tokens has 1 rows, arrival_sim_s has 2"):

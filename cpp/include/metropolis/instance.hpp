@@ -31,7 +31,7 @@ struct Profile {
   bool c_once = false;    // c is charged once per iteration that prefills, not per prefill
   std::int64_t kv_capacity_tokens = 0;
   std::int32_t block_tokens = 16;
-  std::int32_t chunk_tokens = 2048;  // new tokens per iteration (chunked prefill)
+  std::int32_t chunk_tokens = 2048;  // new tokens per iteration
   std::int32_t max_sequences = 128;
   std::int64_t kv_bytes_per_token = 0;  // this and the next two: for preemption by swap
   double pcie_gb_per_s = 0;             // between GPU and host, summed over the instance's links
@@ -93,12 +93,24 @@ struct InstanceStatus {
 // and back if they fit there.
 enum class Preemption { RECOMPUTE, SWAP };
 
+// Iterations with prefills. MIXED: decoding sequences go first, prefills get the rest (vLLM v1).
+// PREFILL_FIRST: prefills have an iteration of their own, and decoding waits until none is left
+// that can begin (vLLM v0 without chunked prefill; SGLang).
+enum class Schedule { MIXED, PREFILL_FIRST };
+
 struct InstancePoolOptions {
   std::int32_t instances = 1;
   bool prefix_reuse = false;
   Preemption preemption = Preemption::RECOMPUTE;
   // Multi-step scheduling: iterations between decisions to admit, preempt or finish requests.
   std::int32_t decision_iterations = 1;
+  Schedule schedule = Schedule::MIXED;
+  // Whether a prefill may be split over iterations. Otherwise one that is longer than
+  // Profile::chunk_tokens is computed as the only prefill of an iteration.
+  bool chunked_prefill = true;
+  // Share of the KV blocks that admission leaves free unless the instance is empty, at least 0 and
+  // below 1. vLLM v0: 0.01.
+  double watermark = 0;
 };
 
 // Data-parallel replicas behind a least-loaded dispatcher. Time never decreases.
@@ -162,7 +174,8 @@ class InstancePool {
   // Duration of one request, with its reuse, on an otherwise idle instance: the lower bound used by
   // critical paths.
   // Throws like submit, but ignores KV capacity.
-  static double isolated_sim_s(const Profile& profile, const Request& request);
+  static double isolated_sim_s(const Profile& profile, const Request& request,
+                               bool chunked_prefill = true);
 
  private:
   struct Impl;
