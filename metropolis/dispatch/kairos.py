@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ SLOTS = 1024
 """Length of the planned future; longer requests are assumed to end there."""
 UNKNOWN_S = 10.0
 """Expected latency of an unknown function."""
+NEAR = 0.05
+"""Peaks that differ by less, as shares of the memory, count as equal: otherwise a burst would go to
+one instance, and its prefills would wait for each other there."""
 
 Slots = npt.NDArray[np.int64]
 
@@ -39,7 +43,8 @@ class KairosPacking(Dispatcher):
 
     The future is divided into slots of SLOT_S. A request is deferred when it would exceed the
     memory of every instance in some slot. Of the instances that can take it, the one whose
-    peak is the lowest share of its memory does. One that lasts longer than expected is expected to
+    peak is the lowest share of its memory does; of those whose peaks are about as low, the one
+    chosen longest ago. One that lasts longer than expected is expected to
     last the mean of the longer latencies. An instance that preempted accepts nothing until a
     request leaves it.
     """
@@ -54,6 +59,9 @@ class KairosPacking(Dispatcher):
         self._ends: list[tuple[int, int]] = []
         """Heap of (slot after the expected end, id); the requests may have left."""
         self._full: set[int] = set()
+        self._turns: Slots = np.zeros(len(fleet), np.int64)
+        """The number of the request that each took last."""
+        self._numbers = count(1)
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         """See Dispatcher."""
@@ -68,9 +76,12 @@ class KairosPacking(Dispatcher):
         highest = np.maximum((self._used[:, :slots] + needed).max(axis=1), self._used.max(axis=1))
         shares = highest / [each.capacity_tokens for each in self.fleet.instances]
         shares[list(closed)] = np.inf
-        chosen = int(shares.argmin())
+        lowest = shares.min()
+        near = shares <= max(lowest, min(lowest + NEAR, 1.0))
+        chosen = int(np.where(near, self._turns, np.iinfo(np.int64).max).argmin())
         if shares[chosen] > 1 and self._used[chosen].any():
             return None
+        self._turns[chosen] = next(self._numbers)
         self._reserve(_Placed(request, chosen, self._first, self._first, needed[chosen]))
         return chosen
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.dispatch.base import Fleet, InstanceSpec
-from metropolis.dispatch.kairos import SLOT_S, UNKNOWN_S, KairosPacking
+from metropolis.dispatch.kairos import NEAR, SLOT_S, UNKNOWN_S, KairosPacking
 from metropolis.policy.base import QueuedRequest, ServedRequest
 
 FLEET = Fleet.uniform(count=2, capacity_tokens=1000, tokens_per_s=20.0)
@@ -27,6 +27,8 @@ class Slow:
         self.held: dict[int, tuple[int, Counter[int]]] = {}
         self.placed: dict[int, tuple[int, int]] = {}
         """Slot and prompt tokens by request."""
+        self.last: dict[int, int] = {}
+        """The latest request of each instance."""
 
     def needed(self, prompt_tokens: int, tokens_per_s: float, now_s: float) -> Counter[int]:
         first = int(now_s / SLOT_S)
@@ -80,12 +82,22 @@ def test_a_request_goes_where_the_peak_is_lowest_or_waits(
             slow.peak(i, needed[i], now_s) / each.capacity_tokens
             for i, each in enumerate(fleet.instances)
         ]
-        best = shares.index(min(shares))
+        near = max(min(shares), min(min(shares) + NEAR, 1.0))
+        low = [instance for instance, share in enumerate(shares) if share <= near]
+        best = min(low, key=lambda instance: slow.last.get(instance, -1))
         fits = shares[best] <= 1 or slow.is_free(best, now_s)
         assert fast.place(asked, now_s) == (best if fits else None)
         if fits:
-            slow.held[number] = best, needed[best]
+            slow.held[number], slow.last[best] = (best, needed[best]), number
             slow.placed[number] = int(now_s / SLOT_S), asked.prompt_tokens
+
+
+def test_a_burst_is_spread_over_instances_with_about_as_low_a_peak() -> None:
+    packing = KairosPacking(Fleet.uniform(3, 100_000, 20.0))
+    packing.place(request(0, 4000), 0.0)  # less than a twentieth of the memory
+    assert [packing.place(request(n, 10), 0.0) for n in range(1, 6)] == [1, 2, 0, 1, 2]
+    packing.place(request(6, 9000), 0.0)
+    assert [packing.place(request(n, 10), 0.0) for n in range(7, 10)] == [1, 2, 1]
 
 
 def test_an_instance_that_preempted_takes_nothing_until_one_has_left() -> None:
