@@ -73,7 +73,7 @@ SEEDS = click.option(
     callback=_seeds,
     default="0",
     show_default=True,
-    help="Seeds of the programs, separated by commas: every run is repeated with each.",
+    help="Seeds of what is generated, separated by commas: every run is repeated with each.",
 )
 
 

@@ -1,7 +1,8 @@
 """`metropolis bench ai-metropolis`: our simulated results beside the paper's evaluation.
 
 AI Metropolis §4: full day (Fig. 4a), busy and quiet hour from 25 to 1000 agents (Fig. 5), with and
-without step priority (Table 1); all with Llama-3-8B on L4.
+without step priority (Table 1); all with Llama-3-8B on L4. Calls are generated per seed, unless the
+trace has recorded ones.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean, stdev
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.bench import SEEDS
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import (
     ReplayResult,
@@ -25,13 +28,14 @@ from metropolis.runtime.replays.replay import (
     speedup,
 )
 from metropolis.sim.fleet import SimulatedFleet
+from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
-from metropolis.types import MetropolisError
 
 MODES = ("sequential", "lockstep", "conservative", "versioned", "oracle")
 AGENTS = (25, 100, 500, 1000)
+PRIORITY_AGENTS = 500
 HOURS = {"busy": (12.0, 13.0), "quiet": (6.0, 7.0)}
 
 
@@ -72,6 +76,7 @@ PAPER_PRIORITY_S = {
 class Row:
     """One setting of Figs. 4a and 5: our simulated results and the paper's."""
 
+    seed: int
     stretch: str
     agents: int
     instances: int
@@ -91,6 +96,7 @@ class Row:
 class PriorityRow:
     """One cell of Table 1: our simulated results and the paper's."""
 
+    seed: int
     mode: str
     instances: int
     with_priority_sim_s: float
@@ -103,7 +109,13 @@ def _setting(trace: Trace, instances: int) -> Setting:
     return Setting.of(trace.meta, SimulatedFleet.uniform("llama-3-8b/l4", instances))
 
 
-def _row(stretch: str, trace: Trace, instances: int) -> Row:
+def with_calls(trace: Trace, seed: int) -> Trace:
+    """`trace` with calls generated from `seed`; recorded calls are kept."""
+    is_recorded = len(trace.calls) and trace.meta.calls_origin != "generated"
+    return trace if is_recorded else generate_calls(trace, seed)
+
+
+def _row(seed: int, stretch: str, trace: Trace, instances: int) -> Row:
     setting = _setting(trace, instances)
     graph = mine_dependencies(trace, setting)
     results = [replay(trace, mode, setting, graph) for mode in MODES]
@@ -115,6 +127,7 @@ def _row(stretch: str, trace: Trace, instances: int) -> Row:
         return value
 
     return Row(
+        seed,
         stretch,
         trace.agents,
         instances,
@@ -134,12 +147,12 @@ def _row(stretch: str, trace: Trace, instances: int) -> Row:
 def scaling(trace: Trace, seed: int, agents: Sequence[int]) -> Iterable[Row]:
     """Yield the rows of Figs. 4a and 5; LargeVille is `trace` tiled with independent seeds."""
     for instances in (1, 8):
-        yield _row("day", trace, instances)
+        yield _row(seed, "day", trace, instances)
     for stretch, hours in HOURS.items():
         town = tile([trace], max(agents), seed, hours=hours)
         for count in agents:
             for instances in (1, 8):
-                yield _row(stretch, town.first_agents(count), instances)
+                yield _row(seed, stretch, town.first_agents(count), instances)
 
 
 def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
@@ -152,85 +165,108 @@ def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
             replay(hour, mode, replace(setting, policy=policy), graph).makespan_sim_s
             for policy in ("step", "fcfs")
         )
-        yield PriorityRow(mode, instances, by_step, first_come, *paper)
+        yield PriorityRow(seed, mode, instances, by_step, first_come, *paper)
 
 
-def _cell(ours: float, paper: float | None, form: str) -> str:
-    return format(ours, form) + ("" if paper is None else f" ({format(paper, form)})")
+def _spread(values: Sequence[float], form: str, paper: float | None = None) -> str:
+    """The mean, the standard deviation of several seeds, and the paper's value."""
+    text = format(fmean(values), form)
+    if len(values) > 1:
+        text += f" ±{format(stdev(values), form)}"
+    return text if paper is None else f"{text} ({format(paper, form)})"
 
 
-def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow]) -> None:
-    console = Console(width=150)
+def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow], seeds: Sequence[int]) -> None:
+    console = Console(width=190)
+    origin = f"seeds {', '.join(map(str, seeds))}"
+    if len(seeds) > 1:
+        origin += ": mean ± standard deviation"
     table = Table(
         "stretch", "agents", "instances", "calls", "conservative\nover lockstep",
         "versioned\nover lockstep", "conservative\nover sequential",
         "conservative,\nshare of oracle", "versioned,\nshare of oracle",
         "parallelism\nconservative", "parallelism\nlockstep",
-        title="Ours, simulated on llama-3-8b/l4 (in brackets: the paper's, measured on real GPUs)",
+        title="Ours, simulated on llama-3-8b/l4 (in brackets: the paper's, measured on real GPUs); "
+        + origin,
         box=box.SIMPLE_HEAD,
     )  # fmt: skip
-    for row in rows:
-        paper = row.paper
+    for stretch, agents, instances in dict.fromkeys(
+        (row.stretch, row.agents, row.instances) for row in rows
+    ):
+        same = [
+            row
+            for row in rows
+            if (row.stretch, row.agents, row.instances) == (stretch, agents, instances)
+        ]
+        paper = same[0].paper
         table.add_row(
-            row.stretch,
-            str(row.agents),
-            str(row.instances),
-            f"{row.calls:,}",
-            _cell(row.speedup_over_lockstep, paper.over_lockstep, ".2f"),
-            f"{row.versioned_over_lockstep:.2f}",
-            _cell(row.speedup_over_sequential, paper.over_sequential, ".2f"),
-            _cell(row.share_of_oracle, paper.share_of_oracle, ".1%"),
-            f"{row.versioned_share_of_oracle:.1%}",
-            _cell(row.achieved_parallelism, paper.parallelism, ".2f"),
-            _cell(row.lockstep_parallelism, paper.lockstep_parallelism, ".2f"),
+            stretch,
+            str(agents),
+            str(instances),
+            _spread([row.calls for row in same], ",.0f"),
+            _spread([row.speedup_over_lockstep for row in same], ".2f", paper.over_lockstep),
+            _spread([row.versioned_over_lockstep for row in same], ".2f"),
+            _spread([row.speedup_over_sequential for row in same], ".2f", paper.over_sequential),
+            _spread([row.share_of_oracle for row in same], ".1%", paper.share_of_oracle),
+            _spread([row.versioned_share_of_oracle for row in same], ".1%"),
+            _spread([row.achieved_parallelism for row in same], ".2f", paper.parallelism),
+            _spread([row.lockstep_parallelism for row in same], ".2f", paper.lockstep_parallelism),
         )
     console.print(table)
     table = Table(
         "mode", "instances", "with priority\nsim_s", "without\nsim_s", "gain", "paper: with\ns",
         "paper: without\ns", "paper: gain",
-        title="Step priority, busy hour (Table 1): ours simulated",
+        title=f"Step priority, busy hour (Table 1): ours simulated; {origin}",
         box=box.SIMPLE_HEAD,
     )  # fmt: skip
-    for cell in priorities:
+    for (mode, instances), paper_s in PAPER_PRIORITY_S.items():
+        cells = [cell for cell in priorities if (cell.mode, cell.instances) == (mode, instances)]
         table.add_row(
-            cell.mode,
-            str(cell.instances),
-            f"{cell.with_priority_sim_s:,.0f}",
-            f"{cell.without_priority_sim_s:,.0f}",
-            f"{cell.without_priority_sim_s / cell.with_priority_sim_s - 1:.1%}",
-            f"{cell.paper_with_priority_s:,.0f}",
-            f"{cell.paper_without_priority_s:,.0f}",
-            f"{cell.paper_without_priority_s / cell.paper_with_priority_s - 1:.1%}",
+            mode,
+            str(instances),
+            _spread([cell.with_priority_sim_s for cell in cells], ",.0f"),
+            _spread([cell.without_priority_sim_s for cell in cells], ",.0f"),
+            _spread(
+                [cell.without_priority_sim_s / cell.with_priority_sim_s - 1 for cell in cells],
+                ".1%",
+            ),
+            *(f"{value:,.0f}" for value in paper_s),
+            f"{paper_s[1] / paper_s[0] - 1:.1%}",
         )
     console.print(table)
 
 
 @click.command(name="ai-metropolis")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--seed", default=0, show_default=True, help="Seed of the LargeVille copies.")
+@SEEDS
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def command(trace: Path, seed: int, as_json: bool) -> None:
-    """Reproduce AI Metropolis' Figs. 4a, 5 and Table 1 on TRACE, a town's day (25 agents)."""
-    base = read_trace(trace)
-    if not len(base.calls):
-        raise MetropolisError(f"{trace}: holds no calls; `metropolis trace generate` adds some")
-    total = 2 + 2 * len(HOURS) * len(AGENTS) + len(PAPER_PRIORITY_S)
+def command(trace: Path, seeds: tuple[int, ...], as_json: bool) -> None:
+    """Reproduce AI Metropolis' Figs. 4a, 5 and Table 1 on TRACE, a town's day (25 agents).
+
+    Each seed generates the calls of the town, if they are not recorded, and the other towns of
+    LargeVille.
+    """
+    movement = read_trace(trace)
+    total = len(seeds) * (2 + 2 * len(HOURS) * len(AGENTS) + len(PAPER_PRIORITY_S))
     rows: list[Row] = []
     priorities: list[PriorityRow] = []
     with progress_bar(total, "settings") as (advance, describe):
-        for row in scaling(base, seed, AGENTS):
-            rows.append(row)
-            describe(f"{row.stretch}, {row.agents} agents")
-            advance(1)
-        for cell in priority(base, seed, 500):
-            priorities.append(cell)
-            describe("step priority")
-            advance(1)
+        for seed in seeds:
+            base = with_calls(movement, seed)
+            for row in scaling(base, seed, AGENTS):
+                rows.append(row)
+                describe(f"{row.stretch}, {row.agents} agents, seed {seed}")
+                advance(1)
+            for cell in priority(base, seed, PRIORITY_AGENTS):
+                priorities.append(cell)
+                describe(f"step priority, seed {seed}")
+                advance(1)
     if as_json:
         click.echo(
             json.dumps(
                 {
                     "simulated": True,
+                    "seeds": seeds,
                     "scaling": [asdict(row) for row in rows],
                     "priority": [asdict(row) for row in priorities],
                 },
@@ -238,4 +274,4 @@ def command(trace: Path, seed: int, as_json: bool) -> None:
             )
         )
     else:
-        _print(rows, priorities)
+        _print(rows, priorities, seeds)
