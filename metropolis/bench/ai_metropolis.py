@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
 
 import click
 from rich import box
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.bench import SEEDS
+from metropolis.bench._spread import SPREAD, spread
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import (
     ReplayResult,
@@ -168,19 +168,16 @@ def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
         yield PriorityRow(seed, mode, instances, by_step, first_come, *paper)
 
 
-def _spread(values: Sequence[float], form: str, paper: float | None = None) -> str:
-    """The mean, the standard deviation of several seeds, and the paper's value."""
-    text = format(fmean(values), form)
-    if len(values) > 1:
-        text += f" ±{format(stdev(values), form)}"
-    return text if paper is None else f"{text} ({format(paper, form)})"
+def _cell(values: Sequence[float], form: str, paper: float | None = None) -> str:
+    ours = spread(values, form)
+    return ours if paper is None else f"{ours} ({format(paper, form)})"
 
 
 def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow], seeds: Sequence[int]) -> None:
     console = Console(width=190)
     origin = f"seeds {', '.join(map(str, seeds))}"
     if len(seeds) > 1:
-        origin += ": mean ± standard deviation"
+        origin += f": {SPREAD}"
     table = Table(
         "stretch", "agents", "instances", "calls", "conservative\nover lockstep",
         "versioned\nover lockstep", "conservative\nover sequential",
@@ -203,14 +200,14 @@ def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow], seeds: Sequen
             stretch,
             str(agents),
             str(instances),
-            _spread([row.calls for row in same], ",.0f"),
-            _spread([row.speedup_over_lockstep for row in same], ".2f", paper.over_lockstep),
-            _spread([row.versioned_over_lockstep for row in same], ".2f"),
-            _spread([row.speedup_over_sequential for row in same], ".2f", paper.over_sequential),
-            _spread([row.share_of_oracle for row in same], ".1%", paper.share_of_oracle),
-            _spread([row.versioned_share_of_oracle for row in same], ".1%"),
-            _spread([row.achieved_parallelism for row in same], ".2f", paper.parallelism),
-            _spread([row.lockstep_parallelism for row in same], ".2f", paper.lockstep_parallelism),
+            _cell([row.calls for row in same], ",.0f"),
+            _cell([row.speedup_over_lockstep for row in same], ".2f", paper.over_lockstep),
+            _cell([row.versioned_over_lockstep for row in same], ".2f"),
+            _cell([row.speedup_over_sequential for row in same], ".2f", paper.over_sequential),
+            _cell([row.share_of_oracle for row in same], ".1%", paper.share_of_oracle),
+            _cell([row.versioned_share_of_oracle for row in same], ".1%"),
+            _cell([row.achieved_parallelism for row in same], ".2f", paper.parallelism),
+            _cell([row.lockstep_parallelism for row in same], ".2f", paper.lockstep_parallelism),
         )
     console.print(table)
     table = Table(
@@ -224,9 +221,9 @@ def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow], seeds: Sequen
         table.add_row(
             mode,
             str(instances),
-            _spread([cell.with_priority_sim_s for cell in cells], ",.0f"),
-            _spread([cell.without_priority_sim_s for cell in cells], ",.0f"),
-            _spread(
+            _cell([cell.with_priority_sim_s for cell in cells], ",.0f"),
+            _cell([cell.without_priority_sim_s for cell in cells], ",.0f"),
+            _cell(
                 [cell.without_priority_sim_s / cell.with_priority_sim_s - 1 for cell in cells],
                 ".1%",
             ),

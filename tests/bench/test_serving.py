@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from metropolis.bench import serving
-from metropolis.bench.serving.measure import MIXES
+from metropolis.bench.serving.measure import MIXES, Bench, Place
 from metropolis.types import MetropolisError
 
 POLICIES = ("fcfs", "step:bucket=2+kairos")
@@ -25,29 +25,35 @@ def options() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "HOURS", (12.0, 12.05))
-    monkeypatch.setattr(serving, "SMALLVILLE", serving.Place("SmallVille", 5, 1))
+    monkeypatch.setattr(serving, "SMALLVILLE", (Place("SmallVille", 5, 1, 2, (12.0, 12.05)),))
+    monkeypatch.setattr(serving, "LIVE", (Place("LargeVille", 4, 2, 1, live_steps=1),))
 
 
-def test_every_pair_is_measured() -> None:
-    result = CliRunner().invoke(serving.command, [*options(), "--json"], catch_exceptions=False)
+def test_every_pair_is_measured_with_every_seed() -> None:
+    arguments = [*options(), "--seeds", "0,1", "--json"]
+    result = CliRunner().invoke(serving.command, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
     pairs = list(product(POLICIES, DISPATCHERS))
     assert found["simulated"] is True
-    places = [(row["place"]["agents"], row["place"]["instances"]) for row in found["replays"]]
-    assert list(dict.fromkeys(places)) == [(5, 1), (3, 2), (6, 1)]
-    assert [(row["policy"], row["dispatcher"]) for row in found["replays"]] == 3 * pairs
-    assert [(row["policy"], row["dispatcher"]) for row in found["mixes"]] == len(MIXES) * pairs
-    for row in found["replays"]:
-        assert 0 < row["call_mean_sim_s"] < row["makespan_sim_s"]
-    for row in found["mixes"]:
-        assert 0 < row["average_ms"] <= row["p99_ms"]
+    rows = [*found["replays"], *found["live"]]
+    places = [(one["place"]["agents"], one["place"]["instances"]) for one in rows]
+    assert list(dict.fromkeys(places)) == [(5, 1), (3, 2), (6, 1), (4, 2)]
+    for part, places_count in (("replays", 3), ("live", 1), ("mixes", len(MIXES))):
+        cells = [(one["seed"], one["policy"], one["dispatcher"]) for one in found[part]]
+        each = [(seed, *pair) for seed in (0, 1) for _ in range(places_count) for pair in pairs]
+        assert cells == each
+    for one in rows:
+        assert 0 <= one["queueing_mean_sim_s"] < one["call_mean_sim_s"] < one["makespan_sim_s"]
+    for one in found["live"]:
+        assert one["queueing_mean_sim_s"] > 0  # 4 agents, 2 sequences
+    for one in found["mixes"]:
+        assert 0 < one["average_ms"] <= one["p99_ms"]
 
 
 def test_the_tables_name_every_policy_and_dispatcher() -> None:
     result = CliRunner().invoke(serving.command, options(), catch_exceptions=False)
-    for name in (*POLICIES, *DISPATCHERS, *MIXES, "SmallVille", "LargeVille", "all simulated"):
+    for name in (*POLICIES, *DISPATCHERS, *MIXES, "replayed", "live", "all simulated"):
         assert name in result.output
 
 
@@ -64,6 +70,7 @@ def test_the_tables_name_every_policy_and_dispatcher() -> None:
 def test_a_wrong_option_is_reported_before_any_work(
     monkeypatch: pytest.MonkeyPatch, option: str, name: str, sentence: str
 ) -> None:
-    monkeypatch.delattr(serving.Bench, "replayed")
+    for measure in ("replayed", "live"):
+        monkeypatch.delattr(Bench, measure)
     with pytest.raises((MetropolisError, click.BadParameter), match=sentence):
         serving.command.main([*SMALL, option, name], standalone_mode=False)

@@ -1,34 +1,49 @@
-"""`metropolis bench serving`: every policy with every dispatcher, for simulations and programs.
+"""`metropolis bench serving`: every policy with every dispatcher, for societies and programs.
 
-Measures makespans of replays of SmallVille and LargeVille, and latencies of agentic mixes; all
-simulated.
+Measures makespans of SmallVille and LargeVille, replayed and live, and latencies of agentic mixes;
+all simulated.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import product
+from typing import Any, TypeVar
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench import INSTANCE, Number, fleet_of
-from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Replayed
+from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of
+from metropolis.bench._spread import SPREAD, spread
+from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Society
 from metropolis.policy.named import DISPATCHERS, names_of
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import plug_ins
-from metropolis.trace.generate.largeville import generate
+
+Row = TypeVar("Row", Society, Mixed)
 
 OF_REPLAYS = ("fcfs", "step", "kairos", "step+kairos", "mlfq", "plas", "atlas", "step+atlas")
+OF_LIVE = ("fcfs", "step", "kairos", "step+kairos")
+LIVE_DISPATCHERS = ("least_used", "prefix", "kairos")
+"""Live runs cost the most CPU: only what is a default somewhere, and its rivals."""
 OF_MIXES = ("fcfs", "kairos", "mlfq", "plas", "atlas")
 """Mixes have neither a plan of stages, for `topology`, nor steps."""
-HOURS = (12.0, 13.0)
-"""The busy hour."""
-SMALLVILLE = Place("SmallVille", 25, 2)
+PARTS = ("replays", "live", "mixes")
+HOUR = (12.0, 13.0)
+SMALLVILLE = (
+    Place("SmallVille", 25, 2, hours=HOUR),
+    Place("SmallVille", 25, 2, sequences=2, hours=HOUR),
+)
+LIVE = (
+    Place("SmallVille", 25, 2, sequences=2, live_steps=720),
+    Place("LargeVille", 50, 2, sequences=4, live_steps=480),
+)
+"""Live runs. Without a limit of sequences no call of so few agents waits."""
 
 
 @click.command("serving")
@@ -52,7 +67,13 @@ SMALLVILLE = Place("SmallVille", 25, 2)
     show_default=True,
     help="Reuse the KV cache of shared prefixes.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(PARTS),
+    help="A part; may be repeated. [default: all]",
+)
+@SEEDS
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
     policies: tuple[str, ...],
@@ -64,74 +85,116 @@ def command(
     profile: str,
     instance: tuple[str, ...],
     prefix_reuse: bool,
-    seed: int,
+    only: tuple[str, ...],
+    seeds: tuple[int, ...],
     as_json: bool,
 ) -> None:
-    """Replay simulations and serve programs with every policy and dispatcher, in virtual time.
+    """Run societies and serve programs with every policy and dispatcher, in virtual time.
 
-    --load is the rate of programs as a multiple of the rate that fills the fleet.
+    Societies are replayed from generated traces, and run live with their offline author. --load is
+    the rate of programs as a multiple of the rate that fills the fleet.
     """
-    placing = dispatchers or tuple(names_of(DISPATCHERS))
-    of_replays = list(product(policies or OF_REPLAYS, placing))
-    of_mixes = list(product(policies or OF_MIXES, placing))
+    every = tuple(names_of(DISPATCHERS))
+    applying = {
+        "replays": product(policies or OF_REPLAYS, dispatchers or every),
+        "live": product(policies or OF_LIVE, dispatchers or LIVE_DISPATCHERS),
+        "mixes": product(policies or OF_MIXES, dispatchers or every),
+    }
+    pairs = {part: list(applying[part]) if part in (only or PARTS) else [] for part in PARTS}
     fleet = fleet_of(instance, profile, instances)
-    measuring = Bench(fleet, prefix_reuse, seed)
-    for policy, dispatcher in of_replays:
+    for policy, dispatcher in {pair for part in ("replays", "live") for pair in pairs[part]}:
         plug_ins(policy, dispatcher, fleet.dispatcher_view())  # fail fast on wrong names
     places = [
-        SMALLVILLE,
+        *SMALLVILLE,
         Place("LargeVille", agents, len(fleet)),
         Place("LargeVille", 2 * agents, max(1, len(fleet) // 2)),
     ]
-    replays: list[Replayed] = []
+    societies: dict[str, list[Society]] = {"replays": [], "live": []}
     mixes: list[Mixed] = []
-    total = len(places) * len(of_replays) + len(MIXES) * len(of_mixes)
+    repeated = {"replays": len(places), "live": len(LIVE), "mixes": len(MIXES)}
+    total = len(seeds) * sum(repeated[part] * len(pairs[part]) for part in PARTS)
     with progress_bar(total, "runs") as (advance, describe):
-        for place in places:
-            trace = generate(place.agents, HOURS, seed)
-            for pair in of_replays:
-                describe(f"{place.agents} agents, {', '.join(pair)}")
-                replays.append(measuring.replayed(trace, place, *pair))
+
+        def each(part: str, what: str, measure: Callable[[str, str], Society | Mixed]) -> None:
+            for policy, dispatcher in pairs[part]:
+                describe(f"{part}: {what}, {policy}, {dispatcher}")
+                measured = measure(policy, dispatcher)
+                if isinstance(measured, Mixed):
+                    mixes.append(measured)
+                else:
+                    societies[part].append(measured)
                 advance(1)
-        for mix in MIXES:
-            arriving = measuring.arriving(mix, programs, load)
-            for pair in of_mixes:
-                describe(f"{mix}, {', '.join(pair)}")
-                mixes.append(measuring.mixed(mix, load, arriving, *pair))
-                advance(1)
+
+        for bench in (Bench(fleet, prefix_reuse, seed) for seed in seeds):
+            for place in places if pairs["replays"] else ():
+                trace = bench.trace(place)
+                each("replays", f"{place.agents} agents", partial(bench.replayed, trace, place))
+            for place in LIVE:
+                each("live", f"{place.agents} agents", partial(bench.live, place))
+            for mix in MIXES if pairs["mixes"] else ():
+                arriving = bench.arriving(mix, programs, load)
+                each("mixes", mix, partial(bench.mixed, mix, load, arriving))
     if as_json:
-        found = {"simulated": True, "profile": fleet.profile_names, "seed": seed, "hours": HOURS}
-        rows = {
-            "replays": [asdict(one) for one in replays],
-            "mixes": [asdict(one) for one in mixes],
-        }
-        click.echo(json.dumps(found | rows, indent=2))
+        about: dict[str, Any] = {"simulated": True, "profile": fleet.profile_names, "seeds": seeds}
+        rows = {part: [asdict(one) for one in found] for part, found in societies.items()}
+        rows["mixes"] = [asdict(one) for one in mixes]
+        click.echo(json.dumps(about | rows, indent=2))
         return
-    _print(replays, mixes, ", prefixes reused" if prefix_reuse else "")
+    _print(societies, mixes, ", prefixes reused" if prefix_reuse else "", len(seeds))
 
 
-def _print(replays: Sequence[Replayed], mixes: Sequence[Mixed], reuse: str) -> None:
+def _print(
+    societies: Mapping[str, Sequence[Society]], mixes: Sequence[Mixed], reuse: str, seeds: int
+) -> None:
     console = Console()
-    for place in dict.fromkeys(one.place for one in replays):
-        here = [one for one in replays if one.place == place]
-        title = (
-            f"{place.name}: {place.agents} agents, {here[0].calls:,} calls, "
-            f"{here[0].fleet}{reuse}; makespan, sim_s"
-        )
-        cells = {(one.policy, one.dispatcher): f"{one.makespan_sim_s:,.0f}" for one in here}
-        console.print(_matrix(title, cells))
+    shown = f"; {SPREAD} of {seeds} seeds" if seeds > 1 else ""
+    for part, found in societies.items():
+        for place in dict.fromkeys(one.place for one in found):
+            here = [one for one in found if one.place == place]
+            console.print(_matrix(_title(part, here) + reuse + shown, _makespans(here)))
     for mix in dict.fromkeys(one.mix for one in mixes):
-        found = [one for one in mixes if one.mix == mix]
+        of_mix = [one for one in mixes if one.mix == mix]
         title = (
-            f"{mix}: {found[0].programs:,} programs at load {found[0].load:g}, "
-            f"{found[0].fleet}{reuse}; ms per token, average / P99"
+            f"{mix}: {of_mix[0].programs:,} programs at load {of_mix[0].load:g}, "
+            f"{of_mix[0].fleet}{reuse}; ms per token, average / P99{shown}"
         )
         latencies = {
-            (one.policy, one.dispatcher): f"{one.average_ms:,.0f} / {one.p99_ms:,.0f}"
-            for one in found
+            pair: " / ".join(
+                spread([getattr(one, name) for one in same], ",.0f")
+                for name in ("average_ms", "p99_ms")
+            )
+            for pair, same in _by_pair(of_mix).items()
         }
         console.print(_matrix(title, latencies))
     console.print("all simulated; lengths of programs are estimates")
+
+
+def _title(part: str, found: Sequence[Society]) -> str:
+    """What the cells have in common, and how long calls wait."""
+    place, kind = found[0].place, "replayed" if part == "replays" else "live"
+    limit = "" if place.sequences is None else f" of {place.sequences} sequences"
+    waits = [one.queueing_mean_sim_s for one in found]
+    return (
+        f"{place.name}, {kind}: {place.agents} agents, "
+        f"{spread([one.calls for one in _by_pair(found).popitem()[1]], ',.0f')} calls, "
+        f"{found[0].fleet}{limit}; makespan, sim_s; mean wait of calls {min(waits):.2f} to "
+        f"{max(waits):.2f}"
+    )
+
+
+def _makespans(found: Sequence[Society]) -> dict[tuple[str, str], str]:
+    return {
+        pair: spread([one.makespan_sim_s for one in same], ",.0f")
+        for pair, same in _by_pair(found).items()
+    }
+
+
+def _by_pair(found: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The cells of all seeds, by policy and dispatcher."""
+    pairs: dict[tuple[str, str], list[Row]] = {}
+    for one in found:
+        pairs.setdefault((one.policy, one.dispatcher), []).append(one)
+    return pairs
 
 
 def _matrix(title: str, cells: dict[tuple[str, str], str]) -> Table:
