@@ -10,20 +10,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metropolis._core import InstancePool
 from metropolis.bench import agentix
-from metropolis.bench.agentix.measure import (
-    AGENTIX,
-    FCFS,
-    OPTIMISED,
-    SYSTEMS,
-    Bench,
-    Measured,
-    Throughput,
-    throughput_at,
-)
-from metropolis.bench.agentix.tables import max_ratio, ratios_of
+from metropolis.bench.agentix.measure import Bench, Measured, Throughput, throughput_at
+from metropolis.bench.agentix.systems import AGENTIX, STEPS, SYSTEMS, VLLM, VLLM_OPT
+from metropolis.bench.agentix.tables import max_ratio, over_seeds, pooled, ratios_of
+from metropolis.sim.profiles import load_profile
 
-POINT = Measured(0, "ShareGPT", "FCFS", "least_used", 1, 1.0, 10.0, {95: 1.0, 99: 1.0}, 0, 1.0)
+POINT = Measured(0, "BFCL", "vLLM", "least_used", 1, 1.0, 10.0, 20.0, {95: 1.0, 99: 1.0}, 0, 1.0)
 
 
 def curve(*points: tuple[float, float]) -> list[Measured]:
@@ -55,19 +49,43 @@ def test_ratios_mark_bounds_and_unknown_values() -> None:
 
 def test_the_maximum_covers_every_latency_measured_for_both() -> None:
     ours, theirs = curve((1, 10), (2, 20), (8, 40)), curve((1, 10), (2, 30), (3, 60), (4, 80))
-    assert max_ratio(ours, theirs) == f"{8 / throughput_at(theirs, 40.0).per_s:.1f}"
-    assert max_ratio(ours, curve((1, 50), (2, 60))) == ">8.0"
-    assert max_ratio(ours, curve((1, 20), (2, 10))) == "-"  # noise: less load took longer
+    most = max_ratio(ours, theirs)
+    assert most == Throughput(8 / throughput_at(theirs, 40.0).per_s, is_lower_bound=False)
+    bound = max_ratio(ours, curve((1, 50), (2, 60)))
+    assert bound == Throughput(8.0, is_lower_bound=True)
+    assert max_ratio(ours, curve((1, 20), (2, 10))) is None  # noise: less load took longer
+    assert over_seeds([Throughput(1.5), bound]) == "1.50 | >8.00 (mean >4.75)"
+    assert over_seeds([Throughput(1.5), None]) == "1.50 | -"
+    assert [one.average_ms for one in pooled([POINT])] == [POINT.pooled_ms]
 
 
 def test_an_instance_is_busy_at_its_busy_rate() -> None:
     """Well below the rate waits are short; well above it latency is a multiple."""
     bench = Bench("llama-3-8b/a100", sequences=128, programs=400, seed=1)
-    per_s = bench.busy_per_s("BFCL", OPTIMISED)
-    assert per_s > 2 * bench.busy_per_s("BFCL", FCFS)
-    low, high = (bench.run("BFCL", OPTIMISED, load * per_s) for load in (0.5, 2.0))
+    per_s = bench.busy_per_s("BFCL", VLLM_OPT)
+    assert per_s > 2 * bench.busy_per_s("BFCL", VLLM)
+    low, high = (bench.run("BFCL", VLLM_OPT, load * per_s) for load in (0.5, 2.0))
     assert high.average_ms > 2 * low.average_ms
     assert bench.run("BFCL", AGENTIX, 2.0 * per_s).average_ms < high.average_ms
+
+
+@pytest.mark.parametrize(
+    ("sequences", "sampling_ms", "decision_ms"),
+    [(8, 0.888, 0.458), (32, 1.126, 1.251), (64, 1.370, 2.115)],  # vidur's medians for vLLM
+)
+def test_an_iteration_takes_the_cpu_time_that_was_measured(
+    sequences: int, sampling_ms: float, decision_ms: float
+) -> None:
+    plain, single, multi = (
+        1000 * InstancePool.iteration_sim_s(profile, sequences, 1000)
+        for profile in (
+            load_profile("llama-3-8b/a100"),
+            VLLM.instance("llama-3-8b/a100", 64).profile,
+            AGENTIX.instance("llama-3-8b/a100", 64).profile,
+        )
+    )
+    assert single - plain == pytest.approx(sampling_ms + decision_ms, abs=0.15)
+    assert multi - plain == pytest.approx(sampling_ms + decision_ms / STEPS, abs=0.15)
 
 
 def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +97,7 @@ def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "all simulated" in shown.output
     assert "Agentix, fine quanta" in shown.output
     assert " | " in shown.output  # a value per seed
-    assert "mixed: Agentix" in shown.output
+    assert "mixed, over MLFQ (paper: up to 5.5):" in shown.output
     assert "a batch: Agentix" in shown.output
     few = [run for run in agentix.runs() if run.workload == "BFCL" and run.part == "curves"]
     assert len(few) == len(SYSTEMS) * len(agentix.LOADS)

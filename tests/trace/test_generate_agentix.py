@@ -81,6 +81,15 @@ def test_a_search_acts_and_judges_in_parallel() -> None:
                 assert all(each.prefix == call.prefix for each in siblings)
 
 
+def test_only_a_search_waits_for_tools() -> None:
+    calls = [
+        call for name in WORKLOADS for each in workload(name, 20, 1.0, 3) for call in each.calls
+    ]
+    waits_s = [call.delay_s for call in calls if call.function == "judge"]
+    assert not any(call.delay_s for call in calls if call.function != "judge")
+    assert (np.mean(waits_s), np.std(waits_s)) == pytest.approx((0.69, 0.17), rel=0.1)
+
+
 @pytest.mark.parametrize("name", [*WORKLOADS, MIXED])
 def test_programs_are_the_same_at_every_rate(name: str) -> None:
     slow, fast = (workload(name, 20, rate, seed=1) for rate in (1.0, 10.0))

@@ -1,4 +1,4 @@
-"""`metropolis bench agentix`: Agentix beside FCFS and MLFQ, simulated, beside the paper's figures.
+"""`metropolis bench agentix`: Agentix beside vLLM and MLFQ, simulated, beside the paper's figures.
 
 Agentix §6: program-level token latency over the arrival rate of programs, throughput at equal
 latency, load balancers, replicas, and the makespan of a batch.
@@ -17,7 +17,8 @@ import click
 from rich.console import Console
 
 from metropolis.bench import SEEDS
-from metropolis.bench.agentix.measure import AGENTIX, SYSTEMS, Bench, Measured, System
+from metropolis.bench.agentix.measure import Bench, Measured
+from metropolis.bench.agentix.systems import AGENTIX, SYSTEMS, System
 from metropolis.bench.agentix.tables import (
     PAPER_BALANCER_TIMES,
     PAPER_SHORTER_BY,

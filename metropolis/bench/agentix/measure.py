@@ -1,55 +1,22 @@
-"""Runs of the Agentix benchmark: systems, loads, latencies and throughput at equal latency."""
+"""Runs of the Agentix benchmark: loads, latencies and throughput at equal latency."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import log
 
 import numpy as np
 
+from metropolis.bench.agentix.systems import System
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.sim.fleet import SimulatedFleet
-from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import ProfileEntry, load_entry
 from metropolis.sim.workload_simulation import WorkloadResult, WorkloadSimulation
 from metropolis.trace.generate.agentix import workload
 
 SINGLE_THREADED = ("ShareGPT", "BFCL")
 TAILS = (95, 99)
-
-
-@dataclass(frozen=True)
-class System:
-    """A system under comparison (§6.2)."""
-
-    name: str
-    policy: str
-    """Empty: `plas` for single-threaded programs, `atlas` for others."""
-    pool: PoolOptions
-    dispatcher: str = "least_used"
-    options: str = ""
-    """Options of the policy."""
-    copies_slower: float = 1.0
-    """Duration of copies as a multiple of the profile's."""
-
-
-CACHE, SWAP = PoolOptions(prefix_reuse=True), PoolOptions(prefix_reuse=True, preemption="swap")
-FCFS = System("FCFS", "fcfs", PoolOptions())
-OPTIMISED = System("FCFS, prefix cache", "fcfs", CACHE)
-MLFQ = System("MLFQ", "mlfq", SWAP)
-SLOW_MLFQ = replace(MLFQ, name="MLFQ, slow copies", copies_slower=5.0)
-"""The paper's MLFQ: vLLM copies block by block, which takes 3 to 7 times as long (§6.5)."""
-AGENTIX = System("Agentix", "", SWAP, dispatcher="agentix")
-FINE = ":quanta_s=0.2/0.4/0.8/1.6/3.2/6.4/12.8/25.6/51.2"
-"""Quanta that double from 0.2 s, beside the default ones: the paper gives no numbers."""
-FINE_MLFQ = replace(MLFQ, name="MLFQ, fine quanta", options=FINE)
-FINE_AGENTIX = replace(AGENTIX, name="Agentix, fine quanta", options=FINE)
-BY_PROGRAM = replace(AGENTIX, name="Agentix by program", options=":by_program=true")
-SYSTEMS = (FCFS, OPTIMISED, MLFQ, SLOW_MLFQ, FINE_MLFQ, AGENTIX, FINE_AGENTIX, BY_PROGRAM)
-HOST_GB = 150.0
-"""Host memory for swapping: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +31,10 @@ class Measured:
     programs_per_s: float
     """Infinite: all arrive at once."""
     average_ms: float
+    """Mean over the programs: the metric of the paper (§6.2)."""
+    pooled_ms: float
+    """All response times over all tokens, which is proportional to the mean completion time; the
+    paper says that of its metric, too."""
     tails_ms: dict[int, float]
     preemptions: int
     makespan_sim_s: float
@@ -85,13 +56,6 @@ class Bench:
         share = {"LATS": 0.1, "mixed": 0.3}.get(name, 1.0)
         return max(1, round(share * self.programs))
 
-    def instance(self, system: System) -> ProfileEntry:
-        """Return an instance of `system`."""
-        entry = load_entry(self.profile)
-        entry.profile.max_sequences, entry.profile.host_gb = self.sequences, HOST_GB
-        entry.profile.pcie_gb_per_s /= system.copies_slower
-        return entry
-
     def run(
         self, name: str, system: System, per_s: float, instances: int = 1, shares: int = 1
     ) -> Measured:
@@ -101,7 +65,8 @@ class Bench:
         """
         arriving = workload(name, shares * self.count(name), min(per_s, 1e9), self.seed)
         policy = system.policy or ("plas" if name in SINGLE_THREADED else "atlas")
-        fleet = SimulatedFleet((self.instance(system),) * instances)
+        instance = system.instance(self.profile, self.sequences)
+        fleet = SimulatedFleet((instance,) * instances)
         served = WorkloadSimulation(
             arriving,
             fleet.profiles,
@@ -116,7 +81,8 @@ class Bench:
 
         With prefix reuse, each text is prefilled once per program and system prompts never.
         """
-        engine, batch = self.instance(system).profile, self.sequences
+        engine = system.instance(self.profile, self.sequences).profile
+        batch = self.sequences
         iteration_ms = max(engine.w_ms, engine.g_ms * batch + engine.h_ms)
         sample, busy_ms = workload(name, self.count(name), 1.0, self.seed), 0.0
         for program in sample:
@@ -141,6 +107,7 @@ def _summarize(
     start_sim_s: float,
 ) -> Measured:
     latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
+    tokens = np.array([one.program.output_tokens for one in served.programs])
     return Measured(
         seed,
         name,
@@ -149,6 +116,7 @@ def _summarize(
         instances,
         per_s,
         float(latencies_ms.mean()),
+        float(latencies_ms @ tokens / tokens.sum()),
         {tail: float(np.percentile(latencies_ms, tail)) for tail in TAILS},
         served.preemptions,
         max(one.ended_sim_s for one in served.programs) - start_sim_s,

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench.agentix.measure import (
-    AGENTIX,
-    BY_PROGRAM,
-    FINE_AGENTIX,
-    TAILS,
-    Measured,
-    Throughput,
-    throughput_at,
-)
+from metropolis.bench.agentix.measure import TAILS, Measured, Throughput, throughput_at
+from metropolis.bench.agentix.systems import AGENTIX, OURS
 
 SLOWDOWNS, MULTI_SLOWDOWNS = (2.0, 4.0), (1.3,)
 """Latencies at which throughput is compared, as multiples of the lowest; smaller for many
 instances, whose runs are too short to build up such queues."""
 # Maximum ratio of Agentix' throughput to that of others at equal latency (§6.3)
 PAPER_TIMES = {
-    "ShareGPT": {"FCFS": 8.0, "FCFS, prefix cache": 2.0, "MLFQ, slow copies": 1.5},
-    "BFCL": {"FCFS": 8.0, "FCFS, prefix cache": 2.0, "MLFQ, slow copies": 1.5},
-    "LATS": {"FCFS": 5.0, "FCFS, prefix cache": 2.0, "MLFQ, slow copies": 2.5},
-    "mixed": {"FCFS": 15.0, "FCFS, prefix cache": 5.0, "MLFQ, slow copies": 5.5},
+    "ShareGPT": {"vLLM": 8.0, "vLLM-opt": 2.0, "MLFQ": 1.5},
+    "BFCL": {"vLLM": 8.0, "vLLM-opt": 2.0, "MLFQ": 1.5},
+    "LATS": {"vLLM": 5.0, "vLLM-opt": 2.0, "MLFQ": 2.5},
+    "mixed": {"vLLM": 15.0, "vLLM-opt": 5.0, "MLFQ": 5.5},
 }
-OURS = AGENTIX.name, FINE_AGENTIX.name, BY_PROGRAM.name
 PAPER_BALANCER_TIMES = 1.4
 """Maximum gain over round robin and least used (§6.4)."""
 PAPER_SHORTER_BY = (0.1, 0.4)
@@ -69,17 +62,30 @@ def ratios_of(ours: Sequence[Throughput], others: Sequence[Throughput]) -> str:
     )
 
 
-def max_ratio(ours: Sequence[Measured], others: Sequence[Measured]) -> str:
-    """Format the maximum ratio of our throughput to theirs at equal, measured latencies."""
+def pooled(curve: Sequence[Measured]) -> list[Measured]:
+    """Return the curve with pooled latencies in place of the averages."""
+    return [replace(one, average_ms=one.pooled_ms) for one in curve]
+
+
+def max_ratio(ours: Sequence[Measured], others: Sequence[Measured]) -> Throughput | None:
+    """Return the maximum ratio of our throughput to theirs at equal, measured latencies."""
     ratios = []
     for latency_ms in sorted({one.average_ms for one in (*ours, *others)}):
         our, other = throughput_at(ours, latency_ms), throughput_at(others, latency_ms)
         if other.per_s and not other.is_lower_bound:
             ratios.append((our.per_s / other.per_s, our.is_lower_bound))
-    if not ratios:
-        return "-"
-    ratio, is_lower_bound = max(ratios)
-    return f"{'>' * is_lower_bound}{ratio:.1f}"
+    return Throughput(*max(ratios)) if ratios else None
+
+
+def over_seeds(ratios: Sequence[Throughput | None]) -> str:
+    """Format one ratio for each seed, and their mean; - where there is none."""
+    known = [ratio for ratio in ratios if ratio]
+    each = [f"{'>' * one.is_lower_bound}{one.per_s:.2f}" if one else "-" for one in ratios]
+    if len(each) < 2 or len(known) < len(each):
+        return " | ".join(each)
+    mean = sum(one.per_s for one in known) / len(known)
+    bound = ">" * any(one.is_lower_bound for one in known)
+    return f"{' | '.join(each)} (mean {bound}{mean:.2f})"
 
 
 def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
@@ -87,7 +93,14 @@ def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
     title = f"{workload}: latency, ms per output token of a program"
     table = Table(box=box.SIMPLE_HEAD, title=title)
     table.add_column("system", no_wrap=True)
-    for name in ("seed", "programs/s", "average", *(f"P{tail}" for tail in TAILS), "preempted"):
+    for name in (
+        "seed",
+        "programs/s",
+        "average",
+        "pooled",
+        *(f"P{tail}" for tail in TAILS),
+        "preempted",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for one in measured:
         if one.workload == workload:
@@ -96,7 +109,10 @@ def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
                 one.system + placed,
                 f"{one.seed}",
                 f"{one.programs_per_s:.2f}",
-                *(f"{ms:.1f}" for ms in (one.average_ms, *(one.tails_ms[tail] for tail in TAILS))),
+                *(
+                    f"{ms:.1f}"
+                    for ms in (one.average_ms, one.pooled_ms, *map(one.tails_ms.__getitem__, TAILS))
+                ),
                 f"{one.preemptions}",
             )
     return table
@@ -127,19 +143,22 @@ def _systems(seeds: Sequence[Sequence[Measured]]) -> Iterator[str]:
     yield f"Throughput at {low:g} and {high:g} times the lowest latency, and the maximum at any:"
     curves = [curves_of(measured) for measured in seeds]
     found = [throughputs(measured, SLOWDOWNS) for measured in seeds]
+    names = [our.name for our in OURS]
     for theirs in curves[0]:
         name, other, *_ = theirs
-        if other in OURS:
+        if other in names:
             continue
-        ratios = []
-        for our in (AGENTIX, FINE_AGENTIX, BY_PROGRAM):
+        paper = PAPER_TIMES[name].get(other.partition(",")[0])
+        suffix = f" (paper: up to {paper:g})" if paper else ""
+        yield f"{name}, over {other}{suffix}:"
+        for our in OURS:
             ours = name, our.name, our.dispatcher, 1
             equal = " | ".join(ratios_of(one[ours], one[theirs]) for one in found)
-            most = " | ".join(max_ratio(one[ours], one[theirs]) for one in curves)
-            ratios.append(f"{our.name} {equal}, up to {most}")
-        paper = PAPER_TIMES[name].get(other)
-        suffix = f" (paper: up to {paper:g})" if paper else ""
-        yield f"{name}: {'; '.join(ratios)} x {other}{suffix}"
+            most = over_seeds([max_ratio(one[ours], one[theirs]) for one in curves])
+            by_jct = over_seeds(
+                [max_ratio(pooled(one[ours]), pooled(one[theirs])) for one in curves]
+            )
+            yield f"  {our.name} {equal}, up to {most}; pooled latency: up to {by_jct}"
 
 
 def _balancers(seeds: Sequence[Sequence[Measured]]) -> Iterator[str]:
@@ -167,11 +186,12 @@ def _batches(seeds: Sequence[Sequence[Measured]]) -> Iterator[str]:
         {(one.workload, one.system): one.makespan_sim_s for one in measured} for measured in seeds
     ]
     low, high = PAPER_SHORTER_BY
+    names = [our.name for our in OURS]
     for name, system in took_s[0]:
-        if system not in OURS:
+        if system not in names:
             paper = f" (paper: {-low:.0%} to {-high:.0%})" if name == "ShareGPT" else ""
             longer = []
-            for our in OURS:
+            for our in names:
                 each = (f"{one[name, our] / one[name, system] - 1:+.0%}" for one in took_s)
                 longer.append(f"{our} {' | '.join(each)}")
             yield f"{name}, a batch: {', '.join(longer)} against {system}{paper}"

@@ -5,8 +5,13 @@ tails, Poisson arrivals, and that programs share only system prompts (§3.2). *E
 the paper shows them in figures without numbers or not at all: the spreads, the division of a prompt
 into shared and new parts, and the shape of the trees. Its 256 prompt tokens of a chat can only be
 those that a turn adds, since the earlier turns alone would be more; the other lengths are taken as
-whole prompts. There is no delay between an answer and the next call
-(`delay_s` is 0): the paper does not say how long tools and users take, nor that it replays it.
+whole prompts.
+
+Tools: the paper counts them in a program's latency (§3) and does not say how long they take. The
+search looks up Wikipedia for every action: 0.69 s with a standard deviation of 0.17 s, as measured
+by InferCept (Abhyankar et al. 2024, table 1) for HotpotQA. *Estimates*: every action is a look-up,
+and those of siblings run at the same time. BFCL v3 calls functions in its own process, which takes
+next to no time. Users of chats answer at once, since the paper replays recorded conversations.
 """
 
 from __future__ import annotations
@@ -45,18 +50,27 @@ TEXTS_PER_PROGRAM = 1 << 20
 class _Draft:
     """A program's calls while they are drawn."""
 
-    def __init__(self, draw: Random, number: int) -> None:
-        self.draw, self.calls = draw, list[PlannedCall]()
+    def __init__(self, draw: Random, tools: Random, number: int) -> None:
+        self.draw, self.tools, self.calls = draw, tools, list[PlannedCall]()
         self._texts = count(SHARED_TEXTS + number * TEXTS_PER_PROGRAM)
 
     def text(self, tokens: int) -> Text:
         """Return a new text."""
         return next(self._texts), tokens
 
-    def add(self, function: str, prompt: tuple[Text, ...], tokens: int, *parents: int) -> Text:
-        """Add a call; returns its answer."""
+    def add(
+        self,
+        function: str,
+        prompt: tuple[Text, ...],
+        tokens: int,
+        *parents: int,
+        delay_s: float = 0.0,
+    ) -> Text:
+        """Add a call that is sent `delay_s` after its parents' answers; returns its answer."""
         answer, prompt_tokens = self.text(tokens), sum(tokens for _, tokens in prompt)
-        call = PlannedCall(function, prompt_tokens, tokens, parents, None, prompt, answer[0])
+        call = PlannedCall(
+            function, prompt_tokens, tokens, parents, None, prompt, answer[0], delay_s=delay_s
+        )
         self.calls.append(call)
         return answer
 
@@ -106,10 +120,12 @@ SEARCH_ANSWER, SEARCH_OBSERVATION = Tail(72.7, 0.6, 512), Tail(20, 0.6, 256)
 SEARCH_QUESTION = Tail(30, 0.3, 128)
 SEARCH_SYSTEM: Text = (10, 124)
 SEARCH_JUDGE: Text = (11, 124)
+LOOK_UP_S, LOOK_UP_DEVIATION_S = 0.69, 0.17
+"""Mean and standard deviation of a request to Wikipedia (InferCept, table 1)."""
 
 
 def tree_search(draft: _Draft) -> None:
-    """LATS: expand a node with parallel actions, judge them in parallel, choose the next node."""
+    """LATS: expand a node with parallel actions, judge their results, choose the next node."""
     draw = draft.draw
     question = (draft.text(SEARCH_QUESTION.draw(draw)),)
     leaves: list[tuple[Text, ...]] = [()]
@@ -124,7 +140,9 @@ def tree_search(draft: _Draft) -> None:
             acted.append(draft.last)
         first = draft.last + 1
         for child, parent in zip(children, acted, strict=True):
-            draft.add("judge", (SEARCH_JUDGE, *question, *child), SEARCH_ANSWER.draw(draw), parent)
+            look_up_s = max(0.0, draft.tools.gauss(LOOK_UP_S, LOOK_UP_DEVIATION_S))
+            prompt = (SEARCH_JUDGE, *question, *child)
+            draft.add("judge", prompt, SEARCH_ANSWER.draw(draw), parent, delay_s=look_up_s)
         joined = tuple(range(first, draft.last + 1))
         leaves += [child for child in children if len(child) < 2 * SEARCH_DEPTH_MAX]
         if draw.random() < SEARCH_ANSWERED:
@@ -164,7 +182,7 @@ def _drawn(name: str, programs: int, seed: int) -> list[tuple[str, tuple[Planned
     for number in range(programs):
         draw = Random(f"{seed} {name} {number}")
         kind = draw.choice(kinds)
-        draft = _Draft(draw, number)
+        draft = _Draft(draw, Random(f"{seed} {name} {number} tools"), number)
         WORKLOADS[kind](draft)
         found.append((kind, tuple(draft.calls)))
     return found

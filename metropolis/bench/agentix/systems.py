@@ -1,0 +1,78 @@
+"""The systems of Agentix' evaluation (§6.2): engine, policy and dispatcher of each.
+
+The engine is vLLM 0.6.1. As vLLM and vLLM-opt differ there, so do the simulated ones: vLLM has
+neither chunked prefill nor a prefix cache, and the CPU prepares each of its iterations; vLLM-opt
+has both, and the CPU prepares STEPS iterations at a time. MLFQ and Agentix are built on vLLM-opt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from metropolis.sim.options import PoolOptions
+from metropolis.sim.profiles import Profile, ProfileEntry, load_entry
+
+SAMPLING_MS = (0.80, 0.0081)
+"""Time of an iteration beside the model's: base, and for each sequence. Linear fits to the medians
+that vidur published (MIT) for vLLM, Llama-2-7B, A100, batches of 8 to 64; errors up to 0.07 ms.
+Profiles have the model's operators alone."""
+DECISION_MS = (0.24, 0.0294)
+"""The same for a decision: scheduling, and preparing the input. Processing outputs (another 0.16
+and 0.062 ms) does not count: since 0.6.0, vLLM does it while the next iteration runs."""
+STEPS = 8
+"""Iterations between decisions with multi-step scheduling, as in vLLM's own benchmarks of it; the
+paper does not say."""
+SLOW_COPIES = 5.0
+"""vLLM copies block by block, which takes 3 to 7 times as long (§6.5)."""
+HOST_GB = 150.0
+"""Host memory for swapping: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A system under comparison."""
+
+    name: str
+    policy: str
+    """Empty: `plas` for single-threaded programs, `atlas` for others."""
+    pool: PoolOptions
+    dispatcher: str = "least_used"
+    options: str = ""
+    """Options of the policy."""
+    copies_slower: float = 1.0
+    """Duration of copies as a multiple of the profile's."""
+
+    def instance(self, profile: str, sequences: int) -> ProfileEntry:
+        """Return an instance that decodes at most `sequences` at once."""
+        entry = load_entry(profile)
+        entry.profile.max_sequences, entry.profile.host_gb = sequences, HOST_GB
+        entry.profile.pcie_gb_per_s /= self.copies_slower
+        _add_cpu(entry.profile, self.pool.decision_iterations)
+        return entry
+
+
+def _add_cpu(profile: Profile, steps: int) -> None:
+    """Add the CPU time of iterations of which every `steps`th follows a decision.
+
+    An iteration that prefills always does: the rest of its decision is charged to its prefill.
+    """
+    share = 1 / steps
+    constant_ms = SAMPLING_MS[0] + share * DECISION_MS[0]
+    profile.w_ms += constant_ms
+    profile.h_ms += constant_ms
+    profile.b_ms += SAMPLING_MS[1] + share * DECISION_MS[1]
+    profile.c_ms += (1 - share) * DECISION_MS[0]
+
+
+VLLM = System("vLLM", "fcfs", PoolOptions())
+VLLM_OPT = System("vLLM-opt", "fcfs", PoolOptions(prefix_reuse=True, decision_iterations=STEPS))
+_SWAP = replace(VLLM_OPT.pool, preemption="swap")
+MLFQ = System("MLFQ", "mlfq", _SWAP, copies_slower=SLOW_COPIES)
+AGENTIX = System("Agentix", "", _SWAP, dispatcher="agentix")
+FINE = ":quanta_s=0.2/0.4/0.8/1.6/3.2/6.4/12.8/25.6/51.2"
+"""Quanta that double from 0.2 s, beside the default ones: the paper gives no numbers."""
+FINE_MLFQ = replace(MLFQ, name="MLFQ, fine quanta", options=FINE)
+FINE_AGENTIX = replace(AGENTIX, name="Agentix, fine quanta", options=FINE)
+BY_PROGRAM = replace(AGENTIX, name="Agentix by program", options=":by_program=true")
+SYSTEMS = (VLLM, VLLM_OPT, MLFQ, FINE_MLFQ, AGENTIX, FINE_AGENTIX, BY_PROGRAM)
+OURS = (AGENTIX, FINE_AGENTIX, BY_PROGRAM)
