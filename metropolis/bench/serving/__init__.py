@@ -35,15 +35,12 @@ OF_MIXES = ("fcfs", "kairos", "mlfq", "plas", "atlas")
 """Mixes have neither a plan of stages, for `topology`, nor steps."""
 PARTS = ("replays", "live", "mixes")
 HOUR = (12.0, 13.0)
-SMALLVILLE = (
-    Place("SmallVille", 25, 2, hours=HOUR),
-    Place("SmallVille", 25, 2, sequences=2, hours=HOUR),
-)
+SMALLVILLE = Place("SmallVille", 25, 2, sequences=2, hours=HOUR)
 LIVE = (
-    Place("SmallVille", 25, 2, sequences=2, live_steps=720),
+    Place("SmallVille", 25, 2, sequences=2, live_steps=600),
     Place("LargeVille", 50, 2, sequences=4, live_steps=480),
 )
-"""Live runs. Without a limit of sequences no call of so few agents waits."""
+"""Without a limit of sequences no call of so few agents waits."""
 
 
 @click.command("serving")
@@ -52,9 +49,9 @@ LIVE = (
 @click.option(
     "--agents",
     type=click.IntRange(1, 100_000),
-    default=250,
+    default=500,
     show_default=True,
-    help="Agents of LargeVille on the instances; twice as many run on half of them.",
+    help="Agents of the replayed LargeVille, on half of the instances: calls wait.",
 )
 @click.option("--programs", type=click.IntRange(20, 1_000_000), default=400, show_default=True)
 @click.option("--load", type=Number(0.01, 100), default=1.1, show_default=True)
@@ -105,9 +102,8 @@ def command(
     for policy, dispatcher in {pair for part in ("replays", "live") for pair in pairs[part]}:
         plug_ins(policy, dispatcher, fleet.dispatcher_view())  # fail fast on wrong names
     places = [
-        *SMALLVILLE,
-        Place("LargeVille", agents, len(fleet)),
-        Place("LargeVille", 2 * agents, max(1, len(fleet) // 2)),
+        SMALLVILLE,
+        Place("LargeVille", agents, max(1, len(fleet) // 2)),
     ]
     societies: dict[str, list[Society]] = {"replays": [], "live": []}
     mixes: list[Mixed] = []
