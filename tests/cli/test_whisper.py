@@ -29,15 +29,15 @@ def heard(folder: str, text: str) -> set[str]:
 
 def test_a_whisper_is_a_branch_in_which_it_can_be_passed_on(run: Run) -> None:
     assert run("smallville", "--agents", "20", "--steps", "400", "--quiet", "--out", "town")[0] == 0
-    whisper = ("whisper", "town", TEXT, "--agent", "Quinn Ashby", "--at", "300", "--out")
+    whisper = ("whisper", "town", TEXT, "--agent", "Silas Crowe", "--at", "300", "--out")
     branch = summary(run, *whisper, "branch", "--replay-llm")
     (origin,) = branch["lineage"]
-    assert (origin["step"], origin["edited"]) == (300, ["Quinn Ashby"])
+    assert (origin["step"], origin["edited"]) == (300, ["Silas Crowe"])
     assert TEXT in origin["edit"]
-    shown = summary(run, "show", "branch", "--agent", "Quinn Ashby", "--at", "300")
+    shown = summary(run, "show", "branch", "--agent", "Silas Crowe", "--at", "300")
     last = shown["mind"]["memory"]["nodes"][-1]
     assert (last["kind"], last["text"]) == ("thought", TEXT)
-    assert "Quinn Ashby" in heard("branch", "hot-air balloon")
+    assert "Silas Crowe" in heard("branch", "hot-air balloon")
     assert not heard("town", "hot-air balloon")
 
 

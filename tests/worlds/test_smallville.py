@@ -139,7 +139,7 @@ def test_two_who_have_talked_are_silent_for_a_while(morning: tuple[Scenario, Run
                 begun[two] = event["until"] + SILENCE_S / 10
 
 
-def test_nobody_moves_while_talking(morning: tuple[Scenario, RunResult]) -> None:
+def test_a_conversation_lasts_as_long_as_it_says(morning: tuple[Scenario, RunResult]) -> None:
     busy: dict[str, int] = {}
     for record in morning[1].history:
         for name, body in record.writes.items():
@@ -149,6 +149,27 @@ def test_nobody_moves_while_talking(morning: tuple[Scenario, RunResult]) -> None
             if body["busy_until"] > record.step:
                 busy[name] = body["busy_until"]
     assert busy
+
+
+def test_a_pair_meets_half_way(morning: tuple[Scenario, RunResult]) -> None:
+    scenario, result = morning
+    number = {agent.name: index for index, agent in enumerate(scenario.agents)}
+    positions, apart = result.trace.positions.astype(int), 0
+    for record in result.history:
+        for event in record.events:
+            two = (
+                [number[event.source], number[event["partner"]]] if "partner" in event.data else []
+            )
+            if not two or event["until"] >= len(positions) or event["until"] - event.step < 12:
+                continue
+            before, after = (
+                int(np.abs(np.subtract(*positions[step, two])).sum())
+                for step in (event.step, event["until"])
+            )
+            assert after <= max(before, 1), "they walk towards each other"
+            assert after <= 1, "a conversation of two minutes is long enough for eight tiles"
+            apart += before > 1
+    assert apart
 
 
 def test_the_story_names_people_and_quotes_them(morning: tuple[Scenario, RunResult]) -> None:

@@ -12,7 +12,7 @@ from metropolis.world.scenario import Scenario
 from metropolis.worlds.largeville.people import Renaming, renamings
 from metropolis.worlds.smallville import STEPS, town_profiles
 from metropolis.worlds.smallville.author import FUNCTIONS, author
-from metropolis.worlds.smallville.geography import Atlas, Paths
+from metropolis.worlds.smallville.geography import Atlas
 from metropolis.worlds.smallville.resident import Resident
 from metropolis.worlds.smallville.story import Story
 from metropolis.worlds.smallville.world import SmallVille
@@ -32,8 +32,8 @@ def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
     first = town_profiles()
     town = alderbrook().map
     towns = renamings(first, -(-count // len(first)), seed)
-    paths = Paths(town)
-    atlases = [Atlas(town, number * town.width, paths) for number in range(len(towns))]
+    atlas = Atlas(town)
+    atlases = [atlas.moved(number * town.width) for number in range(len(towns))]
     residents = [
         Resident(renaming.profile(profile, atlas.left), atlas)
         for renaming, atlas in zip(towns, atlases, strict=True)

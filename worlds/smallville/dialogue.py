@@ -30,14 +30,6 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Invitation:
-    """A question to the invited resident: will you talk? Only the answer True accepts."""
-
-    partner: str
-    partner_doing: str
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """A question to the next speaker: what do you say? The answer is an `Utterance`."""
 
@@ -62,8 +54,11 @@ class Summary:
     lines: tuple[Line, ...]
 
 
-async def pairs_of(cluster: Transaction, members: Sequence[Member]) -> list[tuple[Member, Member]]:
-    """The pairs that talk: invitations in order of `members`, if both are free and willing."""
+def pairs_of(cluster: Transaction, members: Sequence[Member]) -> list[tuple[Member, Member]]:
+    """The pairs that talk: invitations in order of `members`, if both are free.
+
+    Only the initiator decides, as in the code of Park et al. (2023).
+    """
     taken: set[str] = set()
     pairs = []
     for member in members:
@@ -72,11 +67,7 @@ async def pairs_of(cluster: Transaction, members: Sequence[Member]) -> list[tupl
             continue
         partner = cluster[wanted]
         in_sight = any(body.name == wanted for body in member.agents())
-        if not (in_sight and _free(member) and _free(partner)):
-            continue
-        asked = Invitation(member.name, member.me["doing"])
-        mutual = partner.action is not None and partner.action.talk_to == member.name
-        if mutual or await member.ask(wanted, asked) is True:
+        if in_sight and _free(member) and _free(partner):
             taken |= {wanted, member.name}
             pairs.append((member, partner))
     return pairs

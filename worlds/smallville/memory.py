@@ -117,6 +117,13 @@ class Memory:
         """A key by which nodes are sorted from the oldest to the newest."""
         return self.nodes[number].created_s, number
 
+    def last_chat(self, partner: str, embed: Embedder) -> Node | None:
+        """The newest conversation with `partner`; None: there was none."""
+        self._index(embed)
+        about = self._by_subject.get(partner, ())
+        chats = [number for number in about if self.nodes[number].kind == "chat"]
+        return self.nodes[max(chats, key=self._age)] if chats else None
+
     def _index(self, embed: Embedder) -> None:
         """Index the nodes added since the last call."""
         for number in range(self._known, len(self.nodes)):

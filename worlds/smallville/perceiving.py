@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
 from metropolis.worlds.smallville.memory import Kind, Node
-from metropolis.worlds.smallville.world import SLEEPING, Observation
+from metropolis.worlds.smallville.world import Observation
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
 
-ATTENTION_BANDWIDTH = 3
-"""Maximum number of other residents perceived at a time, the nearest first."""
-RETENTION = 8
-"""Number of recent events that are not new."""
+IDLE = "idle"
+"""The state of an unused object; events of this state have the importance 1, without a call."""
 IMPORTANCE_DEFAULT, IMPORTANCE_MAX = 4, 10
 
 
@@ -31,11 +29,19 @@ class Noticed:
     predicate: str
     object: str
 
+    @property
+    def triple(self) -> tuple[str, str, str]:
+        """By which a resident tells whether an event is new."""
+        return self.subject, self.predicate, self.object
+
 
 async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Noticed]:
-    """Remember the new events, the nearest first; returns them."""
-    recent = me.recent
-    fresh = [event for event in _attended(me, observation) if event.text not in recent]
+    """Remember the events that are not among the last remembered, the nearest first."""
+    fresh = []
+    for event in attended(me, observation):
+        if event.triple not in me.recent:
+            fresh.append(event)
+            me.recent = [*me.recent, event.triple][-me.settings.retention :]
     if not fresh:
         return fresh
     importances = await asyncio.gather(*(_rate(me, event, llm) for event in fresh))
@@ -52,7 +58,6 @@ async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Not
             )
         )
         me.unreflected -= importance
-    me.recent = [*recent, *(event.text for event in fresh)][-RETENTION:]
     return fresh
 
 
@@ -72,34 +77,62 @@ async def rate(me: Resident, kind: Kind, text: str, llm: LLM) -> int:
 
 
 async def _rate(me: Resident, event: Noticed, llm: LLM) -> int:
-    if event.object == SLEEPING:
+    if event.object == IDLE:
         return 1
     return await rate(me, "event", event.text, llm)
 
 
-def _attended(me: Resident, observation: Observation) -> list[Noticed]:
-    """The resident's own activity, speech, then the nearest others and the objects they use."""
-    activity = me.activity
-    found = []
-    if activity.what:
-        found.append(Noticed(f"{me.name} is {activity.what}", me.name, "is", activity.what))
-        if activity.thing_doing and (observation.x, observation.y) == activity.goal:
-            found.append(_thing(activity.thing, activity.thing_doing))
-    for line in observation.heard:
-        found.append(Noticed(f"{line.speaker} said: {line.text}", line.speaker, "said", line.text))
-    if not observation.nearby:
-        return found
-    others = sorted(
-        observation.nearby,
-        key=lambda seen: max(abs(seen.x - observation.x), abs(seen.y - observation.y)),
+def attended(me: Resident, observation: Observation) -> list[Noticed]:
+    """Speech, and the nearest events within the attention bandwidth.
+
+    Events are activities, the resident's own included, and the states of objects. At equal
+    distance its own come first, then those of others by name, then unused objects.
+    """
+    settings, here = me.settings, (observation.x, observation.y)
+    found = [(0, event) for event in _own(me, here)]
+    used = {here} if len(found) > 1 else set()
+    for seen in observation.nearby:
+        at = seen.x, seen.y
+        distance = (at[0] - here[0]) ** 2 + (at[1] - here[1]) ** 2
+        found.append(
+            (distance, Noticed(f"{seen.name} is {seen.doing}", seen.name, "is", seen.doing))
+        )
+        thing = f"{seen.place}: {seen.thing}"
+        if seen.thing and me.atlas.thing(at) == thing:
+            used.add(at)
+            if seen.thing_doing:
+                found.append((distance, _state(thing, seen.thing_doing)))
+    if settings.idle_objects:
+        idle: set[str] = set()
+        for distance, tile, thing in me.atlas.things_near(here, settings.vision_tiles):
+            if tile not in used and thing not in idle:
+                idle.add(thing)
+                found.append((distance, _state(thing, IDLE)))
+                if len(idle) == settings.attention_bandwidth:
+                    break
+    found.sort(key=lambda event: event[0])
+    nearest = dict.fromkeys(event for _, event in found)
+    heard = (
+        Noticed(f"{line.speaker} said: {line.text}", line.speaker, "said", line.text)
+        for line in observation.heard
     )
-    events = []
-    for seen in others[:ATTENTION_BANDWIDTH]:
-        events.append(Noticed(f"{seen.name} is {seen.doing}", seen.name, "is", seen.doing))
-        if seen.thing_doing and not seen.asleep:
-            events.append(_thing(seen.thing, seen.thing_doing))
-    return found + events[:ATTENTION_BANDWIDTH]
+    return [*heard, *list(nearest)[: settings.attention_bandwidth]]
 
 
-def _thing(thing: str, doing: str) -> Noticed:
-    return Noticed(f"the {thing} is {doing}", thing, "is", doing)
+def _own(me: Resident, here: tuple[int, int]) -> list[Noticed]:
+    """The resident's activity, and the object that it uses."""
+    if me.talk is not None:
+        about = f"conversing about {me.talk.about}"
+        return [Noticed(f"{me.name} is {about}", me.name, "chat with", me.talk.partner)]
+    activity = me.activity
+    if not activity.what:
+        return []
+    own = [Noticed(f"{me.name} is {activity.what}", me.name, "is", activity.what)]
+    if activity.thing_doing and here == activity.goal:
+        own.append(_state(f"{activity.place}: {activity.thing}", activity.thing_doing))
+    return own
+
+
+def _state(thing: str, doing: str) -> Noticed:
+    """The event that the object `thing`, as `sector: arena: name`, is in a state."""
+    return Noticed(f"the {thing.rpartition(': ')[2]} is {doing}", thing, "is", doing)

@@ -11,7 +11,8 @@ from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
 from metropolis.worlds.smallville.geography import Tile
 from metropolis.worlds.smallville.state import DAY_S, HOUR_S, MINUTE_S, Activity, Day, Task, day_of
-from metropolis.worlds.smallville.world import SLEEPING, Doing
+from metropolis.worlds.smallville.targets import target
+from metropolis.worlds.smallville.world import SLEEPING, Doing, Observation
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
@@ -47,8 +48,9 @@ async def begin_day(me: Resident, now_s: int, llm: LLM) -> None:
     me.activity.until_s = min(me.activity.until_s, now_s)
 
 
-async def next_activity(me: Resident, here: Tile, now_s: int, llm: LLM) -> Doing:
+async def next_activity(me: Resident, observation: Observation, now_s: int, llm: LLM) -> Doing:
     """Choose the next activity and its place."""
+    here = (observation.x, observation.y)
     hour = _current(me.day.hours, now_s) or me.day.hours[-1]
     if is_sleep(hour.what):
         return _go_to_bed(me, here, hour)
@@ -57,19 +59,21 @@ async def next_activity(me: Resident, here: Tile, now_s: int, llm: LLM) -> Doing
         task = await _decompose(me, hour, now_s, llm)
     if is_sleep(task.what):
         return _go_to_bed(me, here, task)
-    places = me.atlas.places
-    sector = await _choose(me, "action_sector", task, hour, places, "", now_s, llm)
-    arena = await _choose(me, "action_arena", task, hour, places[sector], sector, now_s, llm)
-    place, things = f"{sector}: {arena}", places[sector][arena]
-    thing = await _choose(me, "action_game_object", task, hour, things, place, now_s, llm)
+    known = me.known
+    sector = await _choose(me, "action_sector", task, hour, known, "", now_s, llm)
+    arena = await _choose(me, "action_arena", task, hour, known[sector], sector, now_s, llm)
+    place, things = f"{sector}: {arena}", known[sector][arena]
+    thing = ""
+    if things:
+        thing = await _choose(me, "action_game_object", task, hour, things, place, now_s, llm)
     emoji, _, state = await asyncio.gather(
         _emoji(me, task.what, llm),
         event_triple(me, f"{me.name} is {task.what}", "event_triple", llm),
         _thing_state(me, task.what, thing, llm),
     )
-    goal = _tile(me, here, things[thing])
+    goal = target(me, observation, me.atlas.tiles(f"{place}: {thing}" if thing else place))
     me.activity = Activity(task.what, place, thing, state, goal, task.end_s)
-    return Doing(task.what, emoji, place, thing, state)
+    return Doing(task.what, emoji, place, thing, state, until_s=task.end_s)
 
 
 async def revise_tasks(me: Resident, now_s: int, llm: LLM) -> None:
@@ -208,7 +212,9 @@ async def _emoji(me: Resident, what: str, llm: LLM) -> str:
 
 
 async def _thing_state(me: Resident, what: str, thing: str, llm: LLM) -> str:
-    """The visible state of `thing` while it is used."""
+    """The visible state of `thing` while it is used; empty without a thing."""
+    if not thing:
+        return ""
     prompt = prompts.act_obj_desc(me, what, thing)
     answer = await llm.chat(prompt, function="act_obj_desc", max_tokens=15, temperature=0)
     state = first_line(answer.text)
@@ -232,12 +238,6 @@ def _go_to_bed(me: Resident, here: Tile, task: Task) -> Doing:
     place = f"{me.profile.home}: {me.profile.room}"
     me.activity = Activity("going to bed", place, "bed", "", me.bed, task.end_s, asleep=True)
     return fall_asleep(me) if here == me.bed else Doing("going to bed", "🛏️", place, "bed")
-
-
-def _tile(me: Resident, here: Tile, tiles: Iterable[Tile]) -> Tile:
-    """A random reachable tile of `tiles`; `here` if there is none."""
-    reachable = [tile for tile in tiles if me.atlas.can_walk(here, tile)]
-    return me.random.choice(reachable) if reachable else here
 
 
 def _current(tasks: Iterable[Task], now_s: int) -> Task | None:

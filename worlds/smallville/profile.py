@@ -45,6 +45,9 @@ class Profile:
     every telling of it contains, and no other text does."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Facts that they keep to themselves, by mark."""
+    places: tuple[str, ...] = ()
+    """Places known at step 0 besides home and workplace: a sector, `sector: arena`, or an object as
+    `sector: arena: object`."""
     settings: Settings = PRESETS["paper"]
     """In the file a table with a `preset`, and fields that differ from it."""
 
@@ -57,8 +60,9 @@ class Profile:
 def read_profiles(path: Path) -> list[Profile]:
     """The residents of a TOML file with a table `[[resident]]` each.
 
-    A table `[settings]` above them holds the settings of all, from which each one's own may differ.
-    Raises MetropolisError naming the file and the field.
+    Above them may stand what holds for all: `places`, to which each one's own are added, and a
+    table `[settings]`, from which each one's own may differ. Raises MetropolisError naming the file
+    and the field.
     """
     try:
         content = tomllib.loads(path.read_text("utf-8"))
@@ -67,13 +71,17 @@ def read_profiles(path: Path) -> list[Profile]:
     except ValueError as error:
         raise MetropolisError(f"{path}: {error}; each [[resident]] is a table") from None
     common, tables = content.pop("settings", {}), content.pop("resident", None)
+    places = content.pop("places", [])
     if content:
         raise MetropolisError(
-            f"{path}: there is a field {min(content)!r}; the file holds [[resident]] and [settings]"
+            f"{path}: there is a field {min(content)!r}; the file holds [[resident]], and for all "
+            "residents places and [settings]"
         )
+    if not isinstance(places, list):
+        raise MetropolisError(f"{path}: places is {places!r}; it should be a list of texts")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise MetropolisError(f"{path}: there is no [[resident]]; each one is such a table")
-    profiles = [_profile(table, common, path) for table in tables]
+    profiles = [_profile(table, places, common, path) for table in tables]
     names = [profile.name for profile in profiles]
     for name in names:
         if names.count(name) > 1:
@@ -81,7 +89,7 @@ def read_profiles(path: Path) -> list[Profile]:
     return profiles
 
 
-def _profile(table: dict[str, Any], common: Any, path: Path) -> Profile:
+def _profile(table: dict[str, Any], places: list[Any], common: Any, path: Path) -> Profile:
     name, known = table.get("name"), {of.name for of in fields(Profile)}
     if unknown := set(table) - known:
         raise MetropolisError(
@@ -95,6 +103,8 @@ def _profile(table: dict[str, Any], common: Any, path: Path) -> Profile:
                 f"{path}: the settings are {settings!r}; they should be a table [settings], or "
                 "[resident.settings] after a resident"
             )
+    if isinstance(table.get("places", []), list):
+        table["places"] = [*places, *table.get("places", [])]
     try:
         return replace(msgspec.convert(table, Profile), settings=settings_of(common | own))
     except msgspec.ValidationError as error:

@@ -39,8 +39,8 @@ def identity(me: Resident) -> str:
 
 
 def town(me: Resident) -> str:
-    """The places of the town."""
-    places = (f"{sector} ({', '.join(arenas)})" for sector, arenas in me.atlas.places.items())
+    """The places of the town that the resident knows."""
+    places = (f"{sector} ({', '.join(arenas)})" for sector, arenas in me.known.items())
     return f"Places in town: {'; '.join(places)}\n"
 
 
@@ -117,16 +117,17 @@ def task_decomp(me: Resident, hour: Task, known: Sequence[Node], now_s: int) -> 
 
 
 def new_decomp_schedule(me: Resident, hour: Task, now_s: int) -> str:
-    """Replan the rest of the hour after an interruption."""
+    """Replan the rest of the hour from `now_s`, after a conversation or a wait."""
     planned = [task for task in me.day.tasks if task.end_s > now_s and task.start_s < hour.end_s]
     before = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in planned)
     minutes = (hour.end_s - now_s) // 60
     return (
         f"{_who(me, now_s)}\nThis is what {me.name} had planned"
-        f" for this part of the day ({hour.what}):\n{before}\n\nIt is {clock(now_s)} now; a"
-        f" conversation came in between. Write what {me.name} does for the {minutes} minutes until"
-        f" {_end(hour)}: what is left of the plan, shortened where needed, and changed if the"
-        " conversation calls for it. One line a task, in the form: task (10 minutes).\nTasks:\n1)"
+        f" for this part of the day ({hour.what}):\n{before}\n\nIt is {clock(now_s)}; a"
+        f" conversation or a wait came in between. Write what {me.name} does for the {minutes}"
+        f" minutes until {_end(hour)}: what is left of the plan, shortened where needed, and"
+        " changed if a conversation calls for it. One line a task, in the form: task (10 minutes)."
+        "\nTasks:\n1)"
     )
 
 
@@ -187,9 +188,10 @@ def act_obj_desc(me: Resident, what: str, thing: str) -> str:
 
 
 def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], now_s: int) -> str:
-    """Decide whether to begin or to accept a conversation."""
-    talked = me.talked.get(other)
+    """Decide whether to begin a conversation."""
+    talked, chat = me.talked.get(other), me.memory.last_chat(other, me.embed)
     last = "have not talked yet" if talked is None else f"last talked {ago(me, talked, now_s)}"
+    last += f", about {chat.text.partition(' about ')[2]}" if chat else ""
     return (
         f"{_who(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
         f"{_list(known)}\nIt is {clock(now_s)}. {me.name} is {me.activity.what or 'up'}, and sees"

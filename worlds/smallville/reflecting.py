@@ -14,8 +14,6 @@ from metropolis.worlds.smallville.talking import think
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
 
-IMPORTANCE_BUDGET = 150
-"""The sum of importance after which a resident reflects (Park et al. 2023, §4.2)."""
 QUESTIONS, INSIGHTS = 3, 5
 RECENT_MEMORIES, EVIDENCE_MEMORIES = 30, 20
 NEWEST_MEMORIES = 200
@@ -25,7 +23,7 @@ _EVIDENCE = re.compile(r"\s*\(because of ([\d, and]+)\)\s*\.?\s*$")
 
 async def reflect(me: Resident, now_s: int, llm: LLM) -> list[str]:
     """Ask questions, answer them from memory, and store the insights; returns these."""
-    me.unreflected = IMPORTANCE_BUDGET
+    me.unreflected = me.settings.reflection_threshold
     newest = me.memory.latest(RECENT_MEMORIES, among=NEWEST_MEMORIES)
     answer = await llm.chat(prompts.focal_pt(me, newest), function="focal_pt", max_tokens=150)
     questions = lines_of(answer.text)[:QUESTIONS]

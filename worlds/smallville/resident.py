@@ -6,6 +6,7 @@ Its parts:
     reacting.py     the decision to talk to another resident, or to wait
     talking.py      its turns in a conversation, and the memories of it
     planning.py     its day, hours and tasks; the place of the next activity
+    targets.py      the tile of the next activity
     reflecting.py   conclusions after enough important events
     interviewing.py answers to an interviewer, who is not of the town
 """
@@ -27,13 +28,16 @@ from metropolis.worlds.smallville import (
     reacting,
     reflecting,
     talking,
+    targets,
 )
 from metropolis.worlds.smallville.embedding import Embedder, hashed_words
 from metropolis.worlds.smallville.geography import MOVES, Atlas, Tile
 from metropolis.worlds.smallville.memory import Memory, Node
 from metropolis.worlds.smallville.profile import Profile
+from metropolis.worlds.smallville.settings import Settings
+from metropolis.worlds.smallville.spatial_memory import Known, first_known, learn
 from metropolis.worlds.smallville.state import Activity, Day, Talk, day_of
-from metropolis.worlds.smallville.world import START, Action, Observation, SmallVille
+from metropolis.worlds.smallville.world import START, Action, Observation
 
 RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 6, 7
 WHISPER_IMPORTANCE = 8
@@ -44,7 +48,7 @@ FIRST_DAY = START.date()
 
 @dataclass
 class Resident(Agent):
-    """A resident of a town; all its state except `_atlas` and `_embed` is saved."""
+    """A resident of a town; all its state is saved, without the fields that begin with _."""
 
     profile: Profile
     _atlas: Atlas = field(repr=False)
@@ -59,22 +63,27 @@ class Resident(Agent):
     activity: Activity = field(default_factory=Activity)
     abed: bool = True
     """Whether it sleeps in its bed."""
-    waiting_until_s: int = 0
     talk: Talk | None = None
     """Its current conversation."""
     talked: dict[str, int] = field(default_factory=dict)
     """Name -> the time at which the last conversation with that resident ended."""
-    recent: list[str] = field(default_factory=list)
-    """The last perceived events, which are not new to it."""
-    unreflected: int = reflecting.IMPORTANCE_BUDGET
+    recent: list[tuple[str, str, str]] = field(default_factory=list)
+    """The triples of the last remembered events, which are not new to it."""
+    unreflected: int = 0
     """The importance that remains until it reflects."""
+    known: Known = field(default_factory=dict, repr=False)
+    """The places and objects that it knows of."""
     now_s: int = 0
     """The time of its last step."""
+    _stood: Tile | None = field(default=None, repr=False)
+    """The tile from which it last looked round."""
 
     def __post_init__(self) -> None:
         self.name = self.profile.name
         self.goal = self.profile.goal
-        for text, importance in _known(self.profile):
+        self.unreflected = self.settings.reflection_threshold
+        self.known = first_known(self.profile, self._atlas)
+        for text, importance in _memories(self.profile):
             self.memory.add(Node("thought", text, 0, importance, self.name, "knows", text))
         for name, text in self.profile.relations.items():
             self.memory.add(Node("thought", text, 0, RELATION_IMPORTANCE, self.name, "knows", name))
@@ -83,33 +92,39 @@ class Resident(Agent):
         """Run one step; None: the resident continues its activity in place."""
         now_s, here = observation.clock_s, (observation.x, observation.y)
         self.now_s = now_s
+        self._look_round(here)
         if observation.conversation is not None:
-            await talking.remember(self, observation.conversation, now_s, llm)
-        if self.talk is not None:
-            if now_s < self.talk.until_s:
-                return None
+            await talking.remember(self, observation.conversation, observation, now_s, llm)
+        if self.talk is not None and now_s >= self.talk.until_s:
             await talking.look_back(self, now_s, llm)
         if day_of(now_s) != self.day.number:
             await planning.begin_day(self, now_s, llm)
         if self.abed and now_s < self.activity.until_s:
             return None
         fresh = await perceiving.perceive(self, observation, llm)
-        partner = await reacting.react(self, observation, fresh, now_s, llm) if fresh else ""
-        begun = None
-        if now_s >= self.activity.until_s:
-            begun = await planning.next_activity(self, here, now_s, llm)
-        elif self.activity.asleep and here == self.activity.goal:
-            begun = planning.fall_asleep(self)
-        lay, self.abed = self.abed, begun is not None and begun.asleep
-        if lay and self.abed:
-            return None
+        begun, partner = None, ""
+        if self.talk is None:
+            if fresh:
+                partner, begun = await reacting.react(self, observation, fresh, now_s, llm)
+            if now_s >= self.activity.until_s:
+                begun = await planning.next_activity(self, observation, now_s, llm)
+            elif self.activity.asleep and here == self.activity.goal:
+                begun = planning.fall_asleep(self)
+            lay, self.abed = self.abed, begun is not None and begun.asleep
+            if lay and self.abed:
+                return None
+            targets.give_way(self, observation)
+        move = "stay" if partner else self._atlas.toward(here, self._goal)
         thoughts = await reflecting.reflect(self, now_s, llm) if self.unreflected <= 0 else ()
-        move = "stay"
-        if not partner and now_s >= self.waiting_until_s:
-            move = self._atlas.toward(here, self.activity.goal)
         if begun or partner or thoughts:
             return Action(move, begun, partner, thinks=tuple(thoughts))
         return _STEPS[move] if move != "stay" else None
+
+    def _look_round(self, here: Tile) -> None:
+        """Learn the places and objects within sight."""
+        if here != self._stood:
+            self._stood = here
+            learn(self.known, self._atlas.sights(here, self.settings.vision_tiles))
 
     async def answer(self, question: Any, llm: LLM) -> Any:
         """Answer a question of a conversation."""
@@ -125,22 +140,20 @@ class Resident(Agent):
         self.memory.add(node)
 
     def intent(self, position: Position) -> Iterator[Position]:
-        """The way to its activity, unless it talks or waits."""
-        if self.abed or self.talk is not None:
+        """The way to its activity, or to the middle between it and whom it talks to."""
+        if self.abed:
             return
-        now_s, here = self.now_s, (int(position[0]), int(position[1]))
-        while here != self.activity.goal:
-            now_s += int(SmallVille.step_s)
-            if now_s >= self.waiting_until_s:
-                dx, dy = MOVES[self._atlas.toward(here, self.activity.goal)]
-                if not dx and not dy:
-                    return
-                here = here[0] + dx, here[1] + dy
-            yield here
+        here = (int(position[0]), int(position[1]))
+        yield from self._atlas.walk(here, self._goal)[1:]
+
+    @property
+    def _goal(self) -> Tile:
+        """The tile to which it walks."""
+        return self.activity.goal if self.talk is None else self.talk.meeting
 
     @property
     def atlas(self) -> Atlas:
-        """The resident's knowledge of the town."""
+        """The map of the town; `known` is what the resident knows of it."""
         return self._atlas
 
     @property
@@ -149,12 +162,17 @@ class Resident(Agent):
         return self._embed
 
     @property
+    def settings(self) -> Settings:
+        """How it perceives, remembers and reflects."""
+        return self.profile.settings
+
+    @property
     def bed(self) -> Tile:
         """The tile on which it sleeps."""
         return self.profile.at
 
 
-def _known(profile: Profile) -> list[tuple[str, int]]:
+def _memories(profile: Profile) -> list[tuple[str, int]]:
     """The memories before the first step, with their importance."""
     return [
         *((text, MEMORY_IMPORTANCE) for text in profile.memories),

@@ -56,10 +56,13 @@ class Talk:
     """A conversation in progress."""
 
     partner: str
+    about: str
     lines: tuple[Line, ...]
     until_s: int
     memory: int
     """The number of its node in the memory."""
+    meeting: Tile
+    """The tile to which the resident walks meanwhile."""
 
 
 def day_of(now_s: int) -> int:

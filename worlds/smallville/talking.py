@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
-from metropolis.worlds.smallville.dialogue import Invitation, Line, Summary, Turn, Utterance
+from metropolis.worlds.smallville.dialogue import Line, Summary, Turn, Utterance
+from metropolis.worlds.smallville.geography import Tile
 from metropolis.worlds.smallville.memory import Node
 from metropolis.worlds.smallville.perceiving import rate
 from metropolis.worlds.smallville.planning import event_triple, first_line, lines_of, revise_tasks
-from metropolis.worlds.smallville.reacting import may_talk, wants_to_talk
 from metropolis.worlds.smallville.state import Talk
-from metropolis.worlds.smallville.world import Conversation
+from metropolis.worlds.smallville.world import Conversation, Observation
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
@@ -33,10 +33,6 @@ async def answer(me: Resident, question: Any, llm: LLM) -> Any:
     """Answer a question of `dialogue`."""
     now_s = me.now_s
     match question:
-        case Invitation(partner, doing):
-            return may_talk(me, partner, now_s) and await wants_to_talk(
-                me, partner, doing, now_s, llm
-            )
         case Turn(partner, doing, lines):
             return await _say(me, partner, doing, lines, now_s, llm)
         case Summary(partner, lines):
@@ -46,7 +42,9 @@ async def answer(me: Resident, question: Any, llm: LLM) -> Any:
     raise TypeError(f"{me.name} received {question!r:.80}, which is not a question of this world")
 
 
-async def remember(me: Resident, conversation: Conversation, now_s: int, llm: LLM) -> None:
+async def remember(
+    me: Resident, conversation: Conversation, observation: Observation, now_s: int, llm: LLM
+) -> None:
     """Remember a conversation that has begun, and enter it."""
     partner, about = conversation.partner, conversation.about
     text = f"{me.name} and {partner} are conversing about {about}"
@@ -55,9 +53,20 @@ async def remember(me: Resident, conversation: Conversation, now_s: int, llm: LL
     )
     me.unreflected -= importance
     number = me.memory.add(Node("chat", text, now_s, importance, me.name, triple[1], partner))
-    me.talk = Talk(partner, conversation.lines, conversation.until_s, number)
-    me.activity.until_s = min(me.activity.until_s, conversation.until_s)
+    meeting, until_s = _half_way(me, observation, partner), conversation.until_s
+    me.talk = Talk(partner, about, conversation.lines, until_s, number, meeting)
+    me.activity.until_s = min(me.activity.until_s, until_s)
     me.abed = False
+
+
+def _half_way(me: Resident, observation: Observation, partner: str) -> Tile:
+    """The middle of the walk to the partner; its own tile if they stand side by side."""
+    here = (observation.x, observation.y)
+    for seen in observation.nearby:
+        if seen.name == partner:
+            walk = me.atlas.walk(here, (seen.x, seen.y))
+            return walk[len(walk) // 2] if len(walk) > 2 else here
+    return here
 
 
 async def look_back(me: Resident, now_s: int, llm: LLM) -> None:

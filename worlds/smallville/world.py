@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
 from typing import Any
@@ -42,6 +42,8 @@ class Doing:
     thing_doing: str = ""
     """The visible state of that object."""
     asleep: bool = False
+    until_s: int = 0
+    """The time at which it is planned to end; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Seen:
     thing: str
     thing_doing: str
     asleep: bool
+    until_s: int
+    """The time at which that activity is planned to end; 0: unknown."""
     free: bool
     """Whether the resident is not in a conversation."""
 
@@ -100,10 +104,12 @@ class Observation:
 
 
 class SmallVille(World):
-    """A town of walls, doors and rooms. Perception is a square of 4 tiles, cut to the room."""
+    """A town of walls, doors and rooms. Perception is a square around a resident, cut to its room.
+
+    `perception_radius` is the largest of the residents' settings.
+    """
 
     name = "smallville"
-    perception_radius = 4
     max_velocity = 1
     step_s = 10.0
     appearance = Appearance(
@@ -121,6 +127,8 @@ class SmallVille(World):
         self.start = start
         self.metric = GenAgent(grid.walls, grid.arenas, self.max_velocity)
         self._residents = tuple(residents)
+        self._vision_tiles = {of.name: of.settings.vision_tiles for of in residents}
+        self.perception_radius = max(self._vision_tiles.values(), default=0)
         self._start_s = (start - datetime.combine(start.date(), time())).seconds
         self._walls = grid.walls.tolist()
         name, text, clock = FreeText(NAME_LETTERS), FreeText(TEXT_LETTERS), spaces.Discrete(1 << 40)
@@ -142,6 +150,7 @@ class SmallVille(World):
                         thing=name,
                         thing_doing=text,
                         asleep=flag,
+                        until_s=clock,
                     )
                 ),
                 talk_to=Choice(["", *(resident.name for resident in residents)]),
@@ -162,6 +171,7 @@ class SmallVille(World):
                     thing=name,
                     thing_doing=text,
                     asleep=flag,
+                    until_s=clock,
                     free=flag,
                 )
             ),
@@ -195,11 +205,19 @@ class SmallVille(World):
         """The others in sight, speech, and a conversation that has begun."""
         x, y = view.position
         events = view.events()
+        bodies: Iterable[Entity] = view.agents()
+        radius = self._vision_tiles[view.name]
+        if radius < self.perception_radius:
+            bodies = [
+                body
+                for body in bodies
+                if max(abs(body.position[0] - x), abs(body.position[1] - y)) <= radius
+            ]
         return Observation(
             self.clock_s(view.step),
             int(x),
             int(y),
-            tuple(self._seen(body, view.step) for body in view.agents()),
+            tuple(self._seen(body, view.step) for body in bodies),
             tuple(Line(event.source, event["text"]) for event in events if event.kind == SAID),
             self._conversation(view.name, events),
         )
@@ -218,8 +236,7 @@ class SmallVille(World):
         return self._start_s + int(step * self.step_s)
 
     async def _resolve_talks(self, cluster: Transaction, members: Sequence[Member]) -> None:
-        pairs = await pairs_of(cluster, members)
-        talking = await converse(pairs, self.step_s)
+        talking = await converse(pairs_of(cluster, members), self.step_s)
         for member in members:
             if member.name not in talking:
                 self._act(member)
@@ -230,10 +247,9 @@ class SmallVille(World):
             return
         dx, dy = MOVES[action.move]
         x, y = int(member.position[0]) + dx, int(member.position[1]) + dy
-        free = member.me["busy_until"] <= member.step
-        if (dx or dy) and free and self._stands(x, y):
+        if (dx or dy) and self._stands(x, y):
             member.move((x, y))
-        if action.doing is not None and free:
+        if action.doing is not None and member.me["busy_until"] <= member.step:
             member.write(**_body(action.doing))
         if action.say:
             member.emit(SAID, text=action.say[:TEXT_LETTERS])
@@ -261,6 +277,7 @@ class SmallVille(World):
             state["thing"],
             state["thing_doing"],
             state["asleep"],
+            state["until_s"],
             state["busy_until"] <= step,
         )
 
@@ -283,6 +300,7 @@ def _body(doing: Doing) -> dict[str, Any]:
         "thing": doing.thing[:NAME_LETTERS],
         "thing_doing": doing.thing_doing[:TEXT_LETTERS],
         "asleep": doing.asleep,
+        "until_s": doing.until_s,
         "busy_until": 0,
         "partner": "",
     }
