@@ -20,6 +20,7 @@ from metropolis.types import MetropolisError
 from metropolis.world.saving import restore, save
 from metropolis.worlds.smallville import town_profiles
 from metropolis.worlds.smallville.reacting import SILENCE_S
+from metropolis.worlds.smallville.settings import PRESETS
 from metropolis.worlds.smallville.world import SmallVille
 
 RULES = ("versioned", "conservative")
@@ -106,10 +107,11 @@ def test_a_resident_is_saved_whole(morning: tuple[Scenario, RunResult]) -> None:
     assert save(other) == saved
     assert other.memory.nodes == own.memory.nodes
     question, now_s = "who has news of the festival?", own.now_s + 60
-    assert np.array_equal(
-        other.memory.scores(question, now_s, other.embed),
-        own.memory.scores(question, now_s, own.embed),
-    )
+    for settings in PRESETS.values():
+        assert np.array_equal(
+            other.memory.scores(question, now_s, other.embed, settings),
+            own.memory.scores(question, now_s, own.embed, settings),
+        )
 
 
 def test_spaces_hold_and_any_action_is_possible() -> None:

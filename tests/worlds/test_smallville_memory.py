@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.worlds.smallville.embedding import DIMENSIONS, hashed_words
-from metropolis.worlds.smallville.memory import Memory, Node
+from metropolis.worlds.smallville.memory import IDLE, Memory, Node
+from metropolis.worlds.smallville.settings import PRESETS
+
+PAPER, CODE = PRESETS["paper"], PRESETS["code-1.0"]
 
 WORDS = st.sampled_from(
     ["lantern", "lanterns", "cat", "bread", "festival", "walks", "the", "reads"]
@@ -51,9 +54,10 @@ def test_what_comes_to_mind(nodes: list[tuple[str, int, int]], question: str) ->
             strict=True,
         )
     ]
-    scores = memory.scores(question, now_s, hashed_words)
+    numbers, scores = memory.scores(question, now_s, hashed_words, PAPER)
+    assert numbers.tolist() == list(range(len(nodes)))
     assert np.allclose(scores, expected, atol=1e-4)
-    found = memory.retrieve(question, 5, now_s, hashed_words)
+    found = memory.retrieve(question, 5, now_s, hashed_words, PAPER)
     worst = min(expected[memory.nodes.index(node)] for node in found)
     assert len(found) == min(5, len(nodes))
     assert sum(score > worst + 1e-3 for score in expected) < len(found)
@@ -61,19 +65,60 @@ def test_what_comes_to_mind(nodes: list[tuple[str, int, int]], question: str) ->
     assert len(accessed) == len(found)
 
 
+OCCASIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["event", "thought", "chat"]),
+        TEXTS,
+        st.integers(1, 10),
+        st.integers(0, 9),
+        st.booleans(),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(OCCASIONS, TEXTS, TEXTS)
+def test_what_comes_to_mind_in_the_published_code(
+    occasions: list[Any], before: str, question: str
+) -> None:
+    """Recency by rank: the memory that was retrieved the longest ago scores highest."""
+    memory = Memory()
+    for kind, text, importance, at_s, idle in occasions:
+        memory.add(Node(kind, text, at_s, importance, "Ann", "is", IDLE if idle else text))
+    memory.retrieve(before, 3, 5, hashed_words, CODE)
+    told = [
+        (memory.accessed_s[number], node.kind != "event", -node.created_s, -number)
+        for number, node in enumerate(memory.nodes)
+        if node.kind != "chat" and node.object != IDLE
+    ]
+    order = [-number for *_, number in sorted(told)]
+    numbers, scores = memory.scores(question, 10, hashed_words, CODE)
+    assert numbers.tolist() == order
+    nodes = [memory.nodes[number] for number in order]
+    recency = scaled([0.99 ** (rank + 1) for rank in range(len(nodes))]) if nodes else []
+    importance = scaled([float(node.importance) for node in nodes]) if nodes else []
+    relevance = scaled([round(cosine(node.text, question), 5) for node in nodes]) if nodes else []
+    weighted = zip(recency, importance, relevance, strict=True)
+    assert np.allclose(scores, [0.5 * a + 2 * b + 3 * c for a, b, c in weighted], atol=1e-3)
+
+
 def test_a_memory_grows_beyond_its_first_arrays() -> None:
     memory = filled([(f"event number {i}", 1, i) for i in range(300)])
-    memory.retrieve("event", 3, 1000, hashed_words)
+    memory.retrieve("event", 3, 1000, hashed_words, PAPER)
     for i in range(300, 700):
         memory.add(Node("event", f"event number {i}", i, 1, "Ann", "is", "there"))
-    assert memory.retrieve("number 650", 1, 1000, hashed_words)[0].text == "event number 650"
+    assert memory.retrieve("number 650", 1, 1000, hashed_words, PAPER)[0].text == "event number 650"
 
 
 def test_what_came_to_mind_is_recent() -> None:
     memory = filled([("old bread", 5, 0), ("old cat", 5, 0)])
-    memory.retrieve("bread", 1, 360_000, hashed_words)
+    memory.retrieve("bread", 1, 360_000, hashed_words, PAPER)
     assert memory.accessed_s == [360_000, 0]
-    assert memory.retrieve("nothing of the kind", 1, 400_000, hashed_words)[0].text == "old bread"
+    assert (
+        memory.retrieve("nothing of the kind", 1, 400_000, hashed_words, PAPER)[0].text
+        == "old bread"
+    )
 
 
 def test_about_somebody_the_newest_first() -> None:
@@ -118,7 +163,7 @@ def test_a_memory_that_occurs_again_is_renewed(occurrences: list[Any], retrieved
     for at, (kind, text, subject) in enumerate(occurrences):
         memory.add(Node(kind, text, at, at % 10 + 1, subject, "is", text))
         if at == retrieved:
-            memory.retrieve("cat", 2, at, hashed_words)
+            memory.retrieve("cat", 2, at, hashed_words, PAPER)
     last = {(kind, text): at for at, (kind, text, _) in enumerate(occurrences)}
     assert {(node.kind, node.text): node.created_s for node in memory.nodes} == last
     assert len(memory.nodes) == len(last)
@@ -130,5 +175,6 @@ def test_a_memory_that_occurs_again_is_renewed(occurrences: list[Any], retrieved
         )
         assert all(one.importance(*key) == at % 10 + 1 for key, at in last.items())
     assert memory.latest(5, 9) == restored.latest(5, 9)
-    scores = [one.scores("bread", 99, hashed_words) for one in (memory, restored)]
-    assert np.array_equal(*scores)
+    for rule in PRESETS.values():
+        scores = [one.scores("bread", 99, hashed_words, rule) for one in (memory, restored)]
+        assert all(map(np.array_equal, *scores))

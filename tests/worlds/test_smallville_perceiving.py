@@ -17,7 +17,8 @@ from metropolis.maps.town import alderbrook
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville import town_profiles
 from metropolis.worlds.smallville.geography import Atlas
-from metropolis.worlds.smallville.perceiving import IDLE, attended, perceive
+from metropolis.worlds.smallville.memory import IDLE
+from metropolis.worlds.smallville.perceiving import attended, perceive
 from metropolis.worlds.smallville.resident import Resident
 from metropolis.worlds.smallville.settings import Settings
 from metropolis.worlds.smallville.spatial_memory import first_known

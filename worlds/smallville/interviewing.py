@@ -16,7 +16,7 @@ MEMORIES = 15
 
 async def answer(me: Resident, question: str, llm: LLM) -> str:
     """Answer `question`; changes the times of retrieval in the memory."""
-    known = me.memory.retrieve(question, MEMORIES, me.now_s, me.embed)
+    known = me.recall(question, MEMORIES)
     prompt = prompts.interview(me, question, known, me.now_s)
     reply = await llm.chat(prompt, function="interview", max_tokens=200)
     return reply.text.strip()

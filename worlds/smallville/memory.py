@@ -1,8 +1,13 @@
 """Associative memory: a resident's events, thoughts and chats, and their retrieval.
 
-Memories are retrieved by the sum of three scores, each scaled to 0..1 over all memories (Park et
-al. 2023, §4.1): recency, 0.995 to the power of the hours since the last retrieval; importance, 1 to
-10 as rated at creation; and relevance, the cosine between its embedding and the question's.
+Memories are retrieved by the weighted sum of three scores, each scaled to 0..1 over the memories in
+question (Park et al. 2023, §4.1): recency; importance, 1 to 10 as rated at creation; and relevance,
+the cosine between its embedding and the question's. `Settings.recency` selects what is recent:
+
+    hours   the decay to the power of the hours since the last retrieval, over all memories (paper)
+    rank    the decay to the power of the rank, over events and thoughts without unused objects, in
+            the order of their last retrieval, the longest ago first; so these score highest, as in
+            the published code
 
 A memory that occurs again takes the place of the former one, so that none is recalled twice.
 """
@@ -17,9 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.worlds.smallville.embedding import DIMENSIONS, Embedder
+from metropolis.worlds.smallville.settings import Settings
 
 Kind = Literal["event", "thought", "chat"]
-RECENCY_PER_HOUR = 0.995
+_KINDS: tuple[Kind, ...] = ("event", "thought", "chat")
+IDLE = "idle"
+"""The state of an unused object."""
 _FIRST_CAPACITY = 256
 
 
@@ -56,6 +64,9 @@ class Memory:
         self._vectors = np.zeros((_FIRST_CAPACITY, DIMENSIONS), np.float32)
         self._importance = np.zeros(_FIRST_CAPACITY)
         self._accessed_s = np.zeros(_FIRST_CAPACITY)
+        self._created_s = np.zeros(_FIRST_CAPACITY)
+        self._kind = np.zeros(_FIRST_CAPACITY, np.int8)
+        self._idle = np.zeros(_FIRST_CAPACITY, np.bool_)
         self._by_subject: dict[str, set[int]] = {}
         self._numbers = {(node.kind, node.text): number for number, node in enumerate(self.nodes)}
 
@@ -78,40 +89,60 @@ class Memory:
         number = self._numbers.get((kind, text))
         return None if number is None else self.nodes[number].importance
 
-    def retrieve(self, question: str, count: int, now_s: int, embed: Embedder) -> list[Node]:
+    def retrieve(
+        self, question: str, count: int, now_s: int, embed: Embedder, settings: Settings
+    ) -> list[Node]:
         """The `count` memories with the highest scores; updates their time of retrieval."""
-        if not self.nodes:
-            return []
-        self._index(embed)
-        chosen = np.argsort(-self.scores(question, now_s, embed), kind="stable")[:count]
+        numbers, scores = self.scores(question, now_s, embed, settings)
+        chosen = numbers[np.argsort(-scores, kind="stable")[:count]]
         self._accessed_s[chosen] = now_s
         for number in chosen.tolist():
             self.accessed_s[number] = now_s
         return [self.nodes[number] for number in chosen.tolist()]
 
     def latest(self, count: int, among: int) -> list[Node]:
-        """The `count` last retrieved of the newest `among` nodes, the most recent one last."""
-        newest = sorted(range(len(self.nodes)), key=self._age)[-among:]
+        """The `count` last retrieved of the newest `among` nodes, the most recent one last.
+
+        Unused objects are left out.
+        """
+        told = (number for number, node in enumerate(self.nodes) if node.object != IDLE)
+        newest = sorted(told, key=self._age)[-among:]
         chosen = sorted(newest, key=self.accessed_s.__getitem__)[-count:]
         return [self.nodes[number] for number in chosen]
 
-    def scores(self, question: str, now_s: int, embed: Embedder) -> npt.NDArray[np.float64]:
-        """The score of each node, 0 to 3."""
+    def scores(
+        self, question: str, now_s: int, embed: Embedder, settings: Settings
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+        """The numbers of the nodes in question, and their scores."""
         self._index(embed)
-        count = self._known
-        hours = (now_s - self._accessed_s[:count]) / 3600
+        if settings.recency == "hours":
+            numbers = np.arange(self._known)
+            decays = (now_s - self._accessed_s[: self._known]) / 3600
+        else:
+            numbers = self._by_retrieval()
+            decays = np.arange(1.0, len(numbers) + 1)
         # Rounded, so that a processor's order of summation does not decide ties.
-        relevance = np.round(self._vectors[:count] @ embed(question), 5)
-        total = _scaled(RECENCY_PER_HOUR**hours)
-        total += _scaled(self._importance[:count])
-        total += _scaled(relevance.astype(np.float64))
-        return total
+        relevance = np.round(self._vectors[: self._known] @ embed(question), 5)[numbers]
+        total = settings.recency_weight * _scaled(settings.recency_decay**decays)
+        total += settings.importance_weight * _scaled(self._importance[numbers])
+        total += settings.relevance_weight * _scaled(relevance.astype(np.float64))
+        return numbers, total
 
     def about(self, subject: str, count: int, embed: Embedder) -> list[Node]:
         """The newest `count` memories whose subject or object is `subject`, newest first."""
         self._index(embed)
         found = nlargest(count, self._by_subject.get(subject, ()), key=self._age)
         return [self.nodes[number] for number in found]
+
+    def _by_retrieval(self) -> npt.NDArray[np.intp]:
+        """Events and thoughts without unused objects, the longest not retrieved first.
+
+        Of those retrieved at one time, events come before thoughts, and the newest first.
+        """
+        kind = self._kind[: self._known]
+        told = np.flatnonzero((kind != _KINDS.index("chat")) & ~self._idle[: self._known])
+        order = np.lexsort((-told, -self._created_s[told], kind[told], self._accessed_s[told]))
+        return told[order]
 
     def _age(self, number: int) -> tuple[int, int]:
         """A key by which nodes are sorted from the oldest to the newest."""
@@ -136,13 +167,16 @@ class Memory:
         self._known = len(self.nodes)
 
     def _index_node(self, number: int, node: Node) -> None:
+        self._kind[number] = _KINDS.index(node.kind)
+        self._idle[number] = node.object == IDLE
+        self._created_s[number] = node.created_s
         self._importance[number] = node.importance
         self._accessed_s[number] = node.created_s
         for name in _people(node):
             self._by_subject.setdefault(name, set()).add(number)
 
     def _grow(self) -> None:
-        for name in ("_vectors", "_importance", "_accessed_s"):
+        for name in ("_vectors", "_importance", "_accessed_s", "_created_s", "_kind", "_idle"):
             old: npt.NDArray[Any] = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
 
@@ -154,7 +188,7 @@ def _people(node: Node) -> set[str]:
 
 def _scaled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Scale values to 0..1; all 0 if they are equal."""
-    low, high = values.min(), values.max()
+    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
     if high - low < 1e-12:
         return np.zeros_like(values)
     scaled: npt.NDArray[np.float64] = (values - low) / (high - low)

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
-from metropolis.worlds.smallville.memory import Kind, Node
+from metropolis.worlds.smallville.memory import IDLE, Kind, Node
 from metropolis.worlds.smallville.world import Observation
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
 
-IDLE = "idle"
-"""The state of an unused object; events of this state have the importance 1, without a call."""
 IMPORTANCE_DEFAULT, IMPORTANCE_MAX = 4, 10
 
 

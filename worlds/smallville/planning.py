@@ -157,9 +157,7 @@ async def _wake_up(me: Resident, now_s: int, llm: LLM) -> int:
 async def _look_back(me: Resident, now_s: int, llm: LLM) -> None:
     """Update the goal from the events of the previous day."""
     focus = (f"{me.name}'s plans and what matters today", f"how {me.name} felt yesterday")
-    memories = [
-        node for question in focus for node in me.memory.retrieve(question, 15, now_s, me.embed)
-    ]
+    memories = [node for question in focus for node in me.recall(question, 15)]
     notes, feelings = await asyncio.gather(
         *(
             llm.chat(
@@ -178,7 +176,7 @@ async def _look_back(me: Resident, now_s: int, llm: LLM) -> None:
 
 async def _decompose(me: Resident, hour: Task, now_s: int, llm: LLM) -> Task:
     """Plan in detail from now to the end of `hour`; returns the first task."""
-    known = me.memory.retrieve(f"{me.name}'s plans: {hour.what}", 8, now_s, me.embed)
+    known = me.recall(f"{me.name}'s plans: {hour.what}", 8)
     prompt = prompts.task_decomp(me, hour, known, now_s)
     answer = await llm.chat(prompt, function="task_decomp", max_tokens=1000)
     tasks = tasks_of(answer.text, now_s, hour.end_s, hour.what)

@@ -27,9 +27,7 @@ async def reflect(me: Resident, now_s: int, llm: LLM) -> list[str]:
     newest = me.memory.latest(RECENT_MEMORIES, among=NEWEST_MEMORIES)
     answer = await llm.chat(prompts.focal_pt(me, newest), function="focal_pt", max_tokens=150)
     questions = lines_of(answer.text)[:QUESTIONS]
-    found = [
-        me.memory.retrieve(question, EVIDENCE_MEMORIES, now_s, me.embed) for question in questions
-    ]
+    found = [me.recall(question, EVIDENCE_MEMORIES) for question in questions]
     answers = await asyncio.gather(
         *(
             llm.chat(

@@ -151,6 +151,10 @@ class Resident(Agent):
         """The tile to which it walks."""
         return self.activity.goal if self.talk is None else self.talk.meeting
 
+    def recall(self, question: str, count: int) -> list[Node]:
+        """The `count` memories that come to its mind; changes their time of retrieval."""
+        return self.memory.retrieve(question, count, self.now_s, self._embed, self.settings)
+
     @property
     def atlas(self) -> Atlas:
         """The map of the town; `known` is what the resident knows of it."""

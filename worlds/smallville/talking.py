@@ -106,11 +106,11 @@ async def _say(
     me: Resident, partner: str, doing: str, lines: Sequence[Line], now_s: int, llm: LLM
 ) -> Utterance:
     """The next utterance, from the relationship with `partner` and retrieved memories."""
-    known = me.memory.retrieve(partner, RELATION_MEMORIES, now_s, me.embed)
+    known = me.recall(partner, RELATION_MEMORIES)
     prompt = prompts.summarize_relationship(me, partner, known, now_s)
     relation = await llm.chat(prompt, function="summarize_relationship", max_tokens=140)
     topic = " ".join(line.text for line in lines[-2:]) or f"news for {partner}, who is {doing}"
-    known = me.memory.retrieve(topic, TURN_MEMORIES, now_s, me.embed)
+    known = me.recall(topic, TURN_MEMORIES)
     prompt = prompts.iterative_convo(me, partner, doing, relation.text.strip(), known, lines, now_s)
     reply = await llm.chat(
         prompt, function="iterative_convo", max_tokens=150, json_schema=UTTERANCE_SCHEMA
