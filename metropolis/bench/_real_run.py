@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis._core import Profile, simulate
+from metropolis.sim.options import PoolOptions
 from metropolis.types import MetropolisError
 
 COLUMNS = ("queued_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s")
@@ -147,7 +148,9 @@ def request_metrics(run: Run, first_s: Float64, last_s: Float64) -> dict[str, Fl
     }
 
 
-def simulate_run(run: Run, profile: Profile) -> tuple[dict[str, Float64], int]:
+def simulate_run(
+    run: Run, profile: Profile, options: PoolOptions
+) -> tuple[dict[str, Float64], int]:
     """Simulate the requests on one instance; return `request_metrics` and the preemptions.
 
     Raises MetropolisError that names the row of a request that the KV memory cannot hold.
@@ -160,6 +163,7 @@ def simulate_run(run: Run, profile: Profile) -> tuple[dict[str, Float64], int]:
             f"{run.path}: row {run.row[i]}, fields 'input_tokens' and 'output_tokens' need "
             f"{kv_tokens[i]} KV tokens, but the instance holds {capacity}"
         )
-    simulated = simulate(profile, run.queued_s, run.input_tokens, run.output_tokens)
+    tokens = run.input_tokens, run.output_tokens
+    simulated = simulate(profile, run.queued_s, *tokens, **asdict(options))
     metrics = request_metrics(run, simulated["first_token_sim_s"], simulated["last_token_sim_s"])
     return metrics, simulated["preemptions"]

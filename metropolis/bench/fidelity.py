@@ -12,9 +12,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from metropolis._core import Profile
 from metropolis.bench._real_run import Run, read_run, request_metrics, simulate_run
-from metropolis.bench._sensitivity import STATISTICS, predictions, sensitivity
+from metropolis.bench._sensitivity import STATISTICS, Engine, predictions, sensitivity
+from metropolis.sim.engine_rules import ENGINES
 from metropolis.sim.profiles import load_entry
 
 
@@ -31,13 +31,13 @@ class Comparison:
         return self.simulated / self.real - 1 if self.real else None
 
 
-def compare(run: Run, profile: Profile) -> tuple[dict[str, Comparison], int]:
+def compare(run: Run, engine: Engine) -> tuple[dict[str, Comparison], int]:
     """Simulate the run on one instance; return the statistics by name, and the preemptions.
 
     Metrics: see `request_metrics`.
     """
     real = request_metrics(run, run.first_token_s, run.last_token_s)
-    ours, preemptions = simulate_run(run, profile)
+    ours, preemptions = simulate_run(run, engine.profile, engine.options)
     comparisons = {}
     for metric in real:
         if not len(real[metric]):
@@ -56,6 +56,13 @@ def compare(run: Run, profile: Profile) -> tuple[dict[str, Comparison], int]:
 @click.command("fidelity")
 @click.argument("run_path", metavar="RUN.csv[.gz]", type=click.Path(path_type=Path))
 @click.option("--profile", required=True, help="Name or TOML file.")
+@click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    default="vllm",
+    show_default=True,
+    help="Engine whose scheduling rules are simulated.",
+)
 @click.option("--kv-tokens", type=click.IntRange(1), help="Override the KV capacity.")
 @click.option("--chunk-tokens", type=click.IntRange(1), help="Override new tokens per iteration.")
 @click.option("--max-sequences", type=click.IntRange(1), help="Override running sequences.")
@@ -63,6 +70,7 @@ def compare(run: Run, profile: Profile) -> tuple[dict[str, Comparison], int]:
 def command(
     run_path: Path,
     profile: str,
+    engine: str,
     kv_tokens: int | None,
     chunk_tokens: int | None,
     max_sequences: int | None,
@@ -77,17 +85,22 @@ def command(
     last_token_s, the times in seconds since the first request was queued.
     """
     entry = load_entry(profile)
-    engine = entry.profile
-    engine.kv_capacity_tokens = kv_tokens or engine.kv_capacity_tokens
-    engine.chunk_tokens = chunk_tokens or engine.chunk_tokens
-    engine.max_sequences = max_sequences or engine.max_sequences
+    base = entry.profile
+    base.kv_capacity_tokens = kv_tokens or base.kv_capacity_tokens
+    base.max_sequences = max_sequences or base.max_sequences
+    simulated = Engine.of(engine, base)
+    simulated.profile.chunk_tokens = chunk_tokens or simulated.profile.chunk_tokens
     run = read_run(run_path)
-    comparisons, preemptions = compare(run, engine)
+    comparisons, preemptions = compare(run, simulated)
     result: dict[str, Any] = {
         "run": str(run_path),
         "profile": entry.name,
         "estimate": entry.estimate,
-        "kv_capacity_tokens": engine.kv_capacity_tokens,
+        "engine": engine,
+        "rules": ENGINES[engine].source,
+        "kv_capacity_tokens": base.kv_capacity_tokens,
+        "chunk_tokens": simulated.profile.chunk_tokens,
+        "max_sequences": base.max_sequences,
         "requests": len(run.row),
         "requests_without_output": run.without_output,
         "preemptions": preemptions,
@@ -95,16 +108,16 @@ def command(
             name: {"real": c.real, "simulated": c.simulated, "error": c.error}
             for name, c in comparisons.items()
         },
-        "sensitivity": sensitivity(run, engine),
-        "predictions": [asdict(row) for row in predictions(run, entry)],
+        "sensitivity": sensitivity(run, simulated),
+        "predictions": [asdict(row) for row in predictions(run, entry, simulated)],
     }
     if as_json:
         click.echo(json.dumps(result, indent=1))
         return
     kind = "an estimate" if entry.estimate else "measured"
     table = Table(
-        title=f"{len(run.row)} requests on {entry.name} ({kind}; "
-        f"{engine.kv_capacity_tokens:,} KV tokens, {preemptions} preemptions simulated)",
+        title=f"{len(run.row)} requests on {entry.name} ({kind}; {base.kv_capacity_tokens:,} KV "
+        f"tokens, {preemptions} preemptions simulated; rules of {engine})",
         caption=f"{run.without_output} requests without output left out"
         if run.without_output
         else None,
@@ -123,7 +136,7 @@ def command(
 def _print_sensitivity(console: Console, result: dict[str, Any]) -> None:
     changes = Table(title=f"Change of the simulated run with {result['profile']}")
     predicted = Table(
-        title="The same requests on other profiles (simulated, seconds)",
+        title=f"The same requests on other profiles, rules of {result['engine']} (simulated, s)",
         caption="blank: no value, or a request does not fit into the KV memory",
     )
     changes.add_column("change")

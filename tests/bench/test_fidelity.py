@@ -25,7 +25,7 @@ def test_a_queue_amplifies_an_error_of_the_costs(tmp_path: Path) -> None:
     result = json.loads(output.output)
 
     changes = result["sensitivity"]
-    assert list(changes) == list(CHANGES)
+    assert list(changes) == [*CHANGES, "rules of vllm-v0", "rules of sglang"]
     assert all(list(row) == list(STATISTICS) for row in changes.values())
     for name, sign in (("all costs +5 %", 1), ("all costs -5 %", -1)):
         assert sign * changes[name]["ttft_mean_s"] > 0.07
@@ -49,6 +49,14 @@ def test_a_queue_amplifies_an_error_of_the_costs(tmp_path: Path) -> None:
     simulated = json.loads(own.output)["metrics"]["ttft_mean_s"]["simulated"]
     assert cards["llama-3-8b/a100"]["seconds"]["ttft_mean_s"] == simulated
     assert load_profile("llama-3-8b/a100").max_sequences != 64
+
+    rules = CliRunner().invoke(fidelity.command, [*arguments, "--engine", "sglang", "--json"])
+    of_sglang = json.loads(rules.output)
+    assert (of_sglang["chunk_tokens"], of_sglang["max_sequences"]) == (8192, 64)
+    assert (result["chunk_tokens"], result["engine"]) == (2048, "vllm")
+    before, after = (each["metrics"]["ttft_mean_s"]["simulated"] for each in (result, of_sglang))
+    assert changes["rules of sglang"]["ttft_mean_s"] == after / before - 1
+    assert of_sglang["sensitivity"]["rules of vllm"]["ttft_mean_s"] == before / after - 1
 
     table = CliRunner().invoke(fidelity.command, arguments).output
     assert "all costs +5 %" in table
