@@ -112,6 +112,12 @@ def _print_summary(summary: Summary) -> None:
             f" {summary.stationary_share:.1%} of agent-steps stationary",
         ),
         (
+            "activities",
+            "unknown"
+            if summary.activities is None
+            else f"{summary.activities} changes, {summary.conversations} conversations",
+        ),
+        (
             "calls",
             f"{summary.calls} {summary.calls_origin}, {summary.calls_per_agent_day:.0f} per agent"
             f" and day; {summary.active_share:.1%} of agent-steps make any",

@@ -27,6 +27,7 @@ from metropolis.trace.dependency_columns import (
 )
 from metropolis.trace.metadata import meta_from_json, meta_to_json
 from metropolis.trace.schema import Trace, TraceMeta
+from metropolis.trace.shown_column import SHOWS_TYPE, read_shows, shows_column
 from metropolis.trace.validate import Place, brief, validate
 from metropolis.types import MetropolisError
 
@@ -44,6 +45,8 @@ SCHEMA = pa.schema(
 )
 DEPENDS_ON = pa.field("depends_on", DEPENDENCIES_TYPE)
 """The column of a trace that knows dependencies by value."""
+SHOWS = pa.field("shows", SHOWS_TYPE)
+"""The column of a trace that knows what agents do and say."""
 _INT32_MAX = 2**31 - 1
 _DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
 """The errors pyarrow raises on damaged Parquet files."""
@@ -120,6 +123,7 @@ def _write(pieces: Iterable[Trace], path: Path, file: BinaryIO) -> None:
             if writer is None:
                 metadata = {METADATA_KEY: meta_to_json(piece.meta).encode()}
                 schema = SCHEMA if piece.dependencies is None else SCHEMA.append(DEPENDS_ON)
+                schema = schema if piece.shown is None else schema.append(SHOWS)
                 schema = schema.with_metadata(metadata)
                 writer = pq.ParquetWriter(
                     file, schema, compression="zstd", write_page_checksum=True
@@ -143,6 +147,8 @@ def _columns(trace: Trace, first: int) -> list[pa.Array]:
     ]
     if trace.dependencies is not None:
         columns.append(dependency_lists(trace.dependencies))
+    if trace.shown is not None:
+        columns.append(shows_column(trace.shown, steps, agents))
     return columns
 
 
@@ -162,7 +168,7 @@ def read_trace(path: str | Path) -> Trace:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             meta = _meta(file, path)
             _check_types(file.schema_arrow, path)
-            names = {*SCHEMA.names, DEPENDS_ON.name} & {*file.schema_arrow.names}
+            names = {*SCHEMA.names, DEPENDS_ON.name, SHOWS.name} & {*file.schema_arrow.names}
             table = file.read(columns=sorted(names)).combine_chunks()
             table.validate(full=True)
     except _DAMAGE as error:
@@ -177,8 +183,11 @@ def read_trace(path: str | Path) -> Trace:
     if DEPENDS_ON.name in table.column_names:
         lists = table.column(DEPENDS_ON.name).chunk(0)
         dependencies = read_dependencies(lists, agents, place)
+    shown = None
+    if SHOWS.name in table.column_names:
+        shown = read_shows(table.column(SHOWS.name).chunk(0), agents, place)
     calls = read_calls(table.column("calls").chunk(0), agents, place)
-    trace = Trace(meta, positions, calls, dependencies)
+    trace = Trace(meta, positions, calls, dependencies, shown)
     validate(trace, path, place)
     return trace
 
@@ -278,6 +287,9 @@ def _check_types(schema: pa.Schema, path: Path) -> None:
             or (_is_list(kind) and _holds(kind.value_type, DEPENDENCIES_TYPE.value_type))
         )
         check(DEPENDS_ON.name, kind, fits, f"{DEPENDENCIES_TYPE}, or absent")
+    kind = kind_of(schema, SHOWS.name)
+    if SHOWS.name in schema.names:
+        check(SHOWS.name, kind, kind == SHOWS_TYPE, f"{SHOWS_TYPE}, or absent")
     kind = kind_of(schema, "calls")
     structs = kind is not None and _is_list(kind) and pa.types.is_struct(kind.value_type)
     check("calls", kind, structs, f"list<{CALL_TYPE}>")

@@ -14,6 +14,7 @@ from metropolis.maps.map import GridMap
 from metropolis.notebook.card import card, figure, listed
 from metropolis.notebook.chart import draw_chart
 from metropolis.notebook.map_drawing import BODIES_MAX, draw_plane
+from metropolis.trace.shown import Shown, window
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -180,6 +181,8 @@ class Trace:
     calls: Calls
     dependencies: ValueDependencies | None = None
     """None: it is unknown what agents read and wrote."""
+    shown: tuple[Shown, ...] | None = None
+    """What agents do and say, ordered by step, then agent; None: it is unknown."""
 
     @property
     def steps(self) -> int:
@@ -209,6 +212,7 @@ class Trace:
             self.positions[first:last],
             replace(calls, step=(calls.step - first).astype(np.int32)),
             self.dependencies and self.dependencies.window(first, last, self.agents),
+            None if self.shown is None else window(self.shown, first, last),
         )
 
     def between_hours(self, first: float, last: float) -> Trace:
@@ -223,6 +227,7 @@ class Trace:
             replace(self.meta, agents=self.meta.agents[:count]),
             np.ascontiguousarray(self.positions[:, :count]),
             self.calls.keep(self.calls.agent < count),
+            shown=self.shown and tuple(of for of in self.shown if of.agent < count),
         )
 
     def _repr_html_(self) -> str:

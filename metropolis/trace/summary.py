@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.schema import Trace
+from metropolis.trace.shown import activities, conversations
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class Summary:
     """Keyed by hours since the midnight before step 0, including hours without calls."""
     functions: tuple[FunctionSummary, ...]
     """Most frequent first."""
+    activities: int | None
+    """Number of changes of what agents do; None: unknown."""
+    conversations: int | None
 
 
 def summarise(trace: Trace) -> Summary:
@@ -114,6 +118,8 @@ def summarise(trace: Trace) -> Summary:
         walk_steps_median=float(np.median(walk_steps)) if len(walk_steps) else 0.0,
         calls_per_hour={h: counted[h] for h in range(int(first_hour), last_hour)},
         functions=tuple(functions),
+        activities=None if trace.shown is None else activities(trace.shown),
+        conversations=None if trace.shown is None else conversations(trace.shown),
     )
 
 

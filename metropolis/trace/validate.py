@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,19 @@ def validate(trace: Trace, path: object, place: Place | None = None) -> None:
     _validate_nodes(trace.positions, trace.meta, place)
     validate_moves(trace.positions, trace.meta, place)
     _validate_calls(trace.calls, trace, path, place)
+    _validate_shown(trace, path)
+
+
+def _validate_shown(trace: Trace, path: object) -> None:
+    keys = [(change.step, change.agent) for change in trace.shown or ()]
+    ordered = all(before < after for before, after in pairwise(keys))
+    if not ordered or any(
+        not (0 <= step < trace.steps and 0 <= agent < trace.agents) for step, agent in keys
+    ):
+        raise MetropolisError(
+            f"{path}: what agents show is not in order; it should be one change for a step and an "
+            "agent of the trace, ordered by step, then agent"
+        )
 
 
 def validate_meta(meta: TraceMeta, path: object) -> None:

@@ -21,8 +21,10 @@ from metropolis.maps.town import alderbrook
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.fork import fork
 from metropolis.trace.importers import import_movement
-from metropolis.trace.parquet import read_trace
+from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.types import MetropolisError
+from metropolis.viewer.data.opening import open_run
+from metropolis.viewer.data.trace_steps import TraceSteps
 from metropolis.world.scenario import Scenario
 from metropolis.worlds.minimal import make as make_minimal
 from metropolis.worlds.smallville import town_profiles
@@ -77,6 +79,30 @@ def test_an_import_gives_the_movement_of_the_run(run: Path, exported: Path, form
     assert (imported.positions[:FIRST] == recorded.positions[0]).all()
     assert len(np.unique(recorded.positions.reshape(STEPS, -1), axis=0)) > 20
     assert imported.hour_of_step(FIRST) == recorded.hour_of_step(0) == 6
+
+
+@pytest.mark.parametrize("form", ["", "master_movement.json"])
+def test_our_viewer_shows_the_same_of_the_run_and_of_its_import(
+    run: Path, exported: Path, form: str, tmp_path: Path
+) -> None:
+    write_trace(import_movement(exported / form, radius=4), tmp_path / "t.parquet")
+    imported = TraceSteps(read_trace(tmp_path / "t.parquet").window(FIRST, FIRST + STEPS))
+    side = open_run(run).steps
+    side.refresh()
+
+    def moments(steps: Any) -> list[Any]:
+        found = [json.loads(steps.moments(number)) for number in range(steps.chunks)]
+        looks = {agent: look["label"] for agent, look in found[0]["now"].items()}
+        told = [
+            (step, agent, kind, text, kind == "says" and more["to"])
+            for chunk in found
+            for step, agent, kind, text, more in chunk["moments"]
+            if step < STEPS - 1 and kind in ("does", "says")
+        ]
+        return [looks, *told]
+
+    assert moments(imported) == moments(side)
+    assert any(moment[2] == "says" for moment in moments(imported)[1:])
 
 
 def test_the_viewers_pages_find_what_they_read(exported: Path) -> None:

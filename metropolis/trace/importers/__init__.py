@@ -126,7 +126,7 @@ def import_recording(
     else:
         advice = "; with --jumps clamp the agent walks along its recorded track"
         validate_moves(tracks, moving, place, advice)
-    trace = Trace(meta, tracks, Calls.empty())
+    trace = Trace(meta, tracks, Calls.empty(), shown=recording.shown)
     validate(trace, path)
     return Import(trace, replace(recording, positions=tracks), clamped)
 

@@ -3,24 +3,28 @@
 Its server moves the agents at step N to the tiles in movement/N.json; the front end then shows
 them and writes environment/N+1.json. So environment/N holds the positions at the beginning of step
 N, as a trace does, and movement/N those at the beginning of step N + 1. `master_movement.json` is
-movement/ in one file, without agents whose state did not change.
+movement/ in one file, without agents whose state did not change. movement/ also says what agents do
+and say; at the beginning of step 0 that is unknown, and taken to be the same as at its end.
 """
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.importers.files import read_json
 from metropolis.trace.importers.recording import Recording
+from metropolis.trace.shown import Lines, Shown
 from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
+from metropolis.world.appearance import Look
 
 VELOCITY = 1.0
 """Tiles that an agent walks in a step."""
@@ -30,7 +34,17 @@ NO_BREAK = "\xa0"
 """Stands for the later spaces of a name in the runs that metropolis exports."""
 _STEP = re.compile("[0-9]{1,9}")
 _Tile = tuple[float, float]
-_Tiles = dict[str, _Tile]
+
+
+class _State(NamedTuple):
+    """An agent's tile, and what it shows; without a look that is unknown."""
+
+    tile: _Tile
+    look: Look | None = None
+    lines: Lines = ()
+
+
+_States = dict[str, _State]
 
 
 def is_master(content: Any) -> bool:
@@ -56,7 +70,7 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
         if int(key) in moves_of:
             raise MetropolisError(f"{path}: step {int(key)} occurs twice; it should occur once")
         moves_of[int(key)] = moves
-    where: _Tiles = {}
+    where: _States = {}
     ends = []
     for step in _consecutive(moves_of, lambda step: f"{path}: step {step}"):
         moves = moves_of[step]
@@ -90,13 +104,27 @@ def read_folder(path: Path) -> Recording:
     root, moves, stands = _steps_in(path)
     meta = root / "reverie" / "meta.json"
     if stands and max(stands) >= max(moves, default=0):
-        return _recording(_read_steps(root / "environment", stands, _environment), meta, root)
+        states = _read_steps(root / "environment", stands, _environment)
+        return _recording([*_with_looks(states, moves)], meta, root)
     ends = _read_steps(root / "movement", moves, _movements)
     begin = ends[:1]
     if 0 in stands:
-        begin = [_read_step(stands[0], _environment)]
-        _same_agents(ends[0], begin[0], stands[0])
+        first = _read_step(stands[0], _environment)
+        _same_agents(ends[0], first, stands[0])
+        begin = [{name: state._replace(tile=first[name].tile) for name, state in ends[0].items()}]
     return _recording(begin + ends[:-1], meta, root)
+
+
+def _with_looks(states: list[_States], moves: dict[int, Path]) -> Iterator[_States]:
+    """`states` of environment/ with what the agents do and say by movement/, where that exists."""
+    for step, state in enumerate(states):
+        path = moves.get(max(0, step - 1))
+        if path is None:
+            yield state
+            continue
+        moved = _read_step(path, _movements)
+        _same_agents(state, moved, path)
+        yield {name: moved[name]._replace(tile=own.tile) for name, own in state.items()}
 
 
 def _steps_in(path: Path) -> tuple[Path, dict[int, Path], dict[int, Path]]:
@@ -144,8 +172,8 @@ def _consecutive(steps: Iterable[int], name: Callable[[int], str]) -> range:
 
 
 def _read_steps(
-    folder: Path, files: dict[int, Path], parse: Callable[[Any, Path], _Tiles]
-) -> list[_Tiles]:
+    folder: Path, files: dict[int, Path], parse: Callable[[Any, Path], _States]
+) -> list[_States]:
     tiles = []
     for step in _consecutive(files, lambda step: f"{folder / f'{step}.json'}"):
         tiles.append(_read_step(files[step], parse))
@@ -153,7 +181,7 @@ def _read_steps(
     return tiles
 
 
-def _same_agents(first: _Tiles, here: _Tiles, path: Path) -> None:
+def _same_agents(first: _States, here: _States, path: Path) -> None:
     for name in sorted(first.keys() ^ here.keys()):
         given = "missing" if name in first else "new"
         raise MetropolisError(
@@ -161,25 +189,25 @@ def _same_agents(first: _Tiles, here: _Tiles, path: Path) -> None:
         )
 
 
-def _read_step(path: Path, parse: Callable[[Any, Path], _Tiles]) -> _Tiles:
+def _read_step(path: Path, parse: Callable[[Any, Path], _States]) -> _States:
     content = read_json(path)
     if not isinstance(content, dict):
         raise MetropolisError(f"{path}: is {type(content).__name__}; it should be a JSON object")
     return parse(content, path)
 
 
-def _environment(content: Any, path: Path) -> _Tiles:
+def _environment(content: Any, path: Path) -> _States:
     tiles = {}
     for name, entry in content.items():
         if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
             raise MetropolisError(
                 f"{path}, agent {brief(name)}: x or y is missing; both should be there"
             )
-        tiles[name] = _tile([entry["x"], entry["y"]], f"{path}, agent {brief(name)}")
+        tiles[name] = _State(_tile([entry["x"], entry["y"]], f"{path}, agent {brief(name)}"))
     return tiles
 
 
-def _movements(content: Any, path: Path) -> _Tiles:
+def _movements(content: Any, path: Path) -> _States:
     # The project's key for the agents of a step.
     agents = content.get("persona")
     if not isinstance(agents, dict):
@@ -189,10 +217,43 @@ def _movements(content: Any, path: Path) -> _Tiles:
     }
 
 
-def _movement(entry: Any, place: str) -> _Tile:
+def _movement(entry: Any, place: str) -> _State:
     if not isinstance(entry, dict) or "movement" not in entry:
         raise MetropolisError(f"{place}: movement is missing; it should be a tile [x, y]")
-    return _tile(entry["movement"], place)
+    tile = _tile(entry["movement"], place)
+    if "description" not in entry:
+        return _State(tile)
+    texts = [entry["description"], entry.get("pronunciatio") or ""]
+    for field, text in zip(("description", "pronunciatio"), texts, strict=True):
+        if not isinstance(text, str):
+            raise MetropolisError(f"{place}: {field} is {brief(text)}; it should be a text")
+    label, at, address = _text(texts[0]).rpartition(" @ ")
+    if not at:
+        label, address = address, ""
+    where = address.partition(":")[2] or address  # without the world, which no person's has
+    look = Look(label, _text(texts[1]), where.replace(":", ": "))
+    return _State(tile, look, _lines(entry.get("chat"), place))
+
+
+def _lines(chat: Any, place: str) -> Lines:
+    """The lines of a chat, a list of [speaker, text] or null."""
+    lines = chat or []
+    if isinstance(lines, list) and all(
+        isinstance(line, list) and [*map(type, line)] == [str, str] for line in lines
+    ):
+        return tuple((_name(_text(speaker)), _text(text)) for speaker, text in lines)
+    raise MetropolisError(
+        f"{place}: chat is {brief(chat)}; it should be null, or a list of [speaker, text]"
+    )
+
+
+def _text(text: str) -> str:
+    """A text of the project's pages, which insert it as HTML; without halves of characters."""
+    return html.unescape(text).encode("utf-8", "replace").decode()
+
+
+def _name(name: str) -> str:
+    return name.replace(NO_BREAK, " ")
 
 
 def _tile(value: Any, place: str) -> _Tile:
@@ -205,15 +266,15 @@ def _tile(value: Any, place: str) -> _Tile:
     raise MetropolisError(f"{place}: the position is {brief(value)}; it should be a tile [x, y]")
 
 
-def _recording(tiles: list[_Tiles], meta: Path, root: Path) -> Recording:
-    agents = tuple(tiles[0])
+def _recording(states: list[_States], meta: Path, root: Path) -> Recording:
+    agents = tuple(states[0])
     positions: npt.NDArray[np.float64] = np.array(
-        [[where[name] for name in agents] for where in tiles], np.float64
-    ).reshape(len(tiles), len(agents), 2)
-    start, step_s = _meta(meta, len(tiles))
+        [[of[name].tile for name in agents] for of in states], np.float64
+    ).reshape(len(states), len(agents), 2)
+    start, step_s = _meta(meta, len(states))
     name = root.resolve().name
     return Recording(
-        agents=tuple(name.replace(NO_BREAK, " ") for name in agents),
+        agents=tuple(_name(name) for name in agents),
         positions=positions,
         name=name,
         source=f"Generative Agents run {name}",
@@ -221,7 +282,18 @@ def _recording(tiles: list[_Tiles], meta: Path, root: Path) -> Recording:
         movement_metric="manhattan",
         start=start,
         step_s=step_s,
+        shown=tuple(_changes(states)) or None,
     )
+
+
+def _changes(states: list[_States]) -> Iterator[Shown]:
+    """What the agents show, where that changes."""
+    before: dict[str, tuple[Look, Lines]] = {}
+    for step, of in enumerate(states):
+        for agent, (name, state) in enumerate(of.items()):
+            if state.look is not None and before.get(name) != (state.look, state.lines):
+                before[name] = state.look, state.lines
+                yield Shown(step, agent, state.look, state.lines)
 
 
 def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:

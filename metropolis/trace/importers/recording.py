@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.trace.shown import Shown
 from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
@@ -46,6 +47,7 @@ class Recording:
     """The metric of moves, if it differs from that of perception: GenAgent's agents walk to
     4-neighbours but perceive a square."""
     conversations: tuple[Conversation, ...] = ()
+    shown: tuple[Shown, ...] | None = None
 
 
 def parse_start(text: object, place: str) -> datetime:
