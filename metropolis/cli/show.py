@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import click
 import msgspec
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +22,10 @@ from metropolis.cli.terminal import without_controls
 from metropolis.names import check_name
 from metropolis.runtime.reruns.state_at import state_at
 from metropolis.types import Step
+from metropolis.workers.invocations import Invocation, Invocations
+from metropolis.world.base import Agent, Tables
 from metropolis.world.encoding import entity_to_json
+from metropolis.world.saving import restore
 
 SHOWN_LETTERS = 400
 
@@ -33,7 +40,7 @@ def command(run: str, agent: str, at: Step | None, trust: bool, as_json: bool) -
     """Show the body and the mind of an agent of RUN as they are when STEP begins.
 
     RUN is only read. Steps since its last checkpoint before STEP are run again from its own
-    answers; no model is called.
+    answers; no model is called. The mind is printed as the world's tables, or as its saved fields.
     """
     folder = run_folder(run)
     scenario = options_of(folder, {}, trust=trust).scenario()
@@ -46,15 +53,43 @@ def command(run: str, agent: str, at: Step | None, trust: bool, as_json: bool) -
         click.echo(json.dumps(content | shown, indent=2, ensure_ascii=False))
         return
     click.echo(f"{agent} at step {found.step:,} ({content['time']})")
-    for title, fields in shown.items():
-        _print(title, fields)
+    copy = deepcopy(next(one for one in scenario.agents if one.name == agent))
+    restore(copy, found.agents[agent])
+    tables = asyncio.run(_tables(copy, found.step))
+    _print_fields("body", shown["body"])
+    if not tables:
+        _print_fields("mind", shown["mind"])
+    for title, rows in tables.items():
+        _print_rows(title, rows)
 
 
-def _print(title: str, fields: Any) -> None:
-    table = Table(title=title, title_justify="left", show_header=False)
-    for name, value in (fields if isinstance(fields, dict) else {title: fields}).items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        cut = f"{text[:SHOWN_LETTERS]} … (--json prints all)"
-        shown = cut if len(text) > SHOWN_LETTERS else text
-        table.add_row(name, Text(without_controls(shown)))
+async def _tables(agent: Agent, step: Step) -> Tables:
+    with Invocation(Invocations(), step, (agent.name,), agent.tables, agent):
+        return agent.tables()
+
+
+def _print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    table = _table(title)
+    for column in dict.fromkeys(column for row in rows for column in row):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(_text(row.get(f"{column.header}", "")) for column in table.columns))
     Console().print(table)
+
+
+def _print_fields(title: str, fields: Any) -> None:
+    table = _table(title, show_header=False)
+    for name, value in (fields if isinstance(fields, dict) else {title: fields}).items():
+        table.add_row(
+            name, _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        )
+    Console().print(table)
+
+
+def _table(title: str, *, show_header: bool = True) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=show_header)
+
+
+def _text(text: str) -> Text:
+    cut = f"{text[:SHOWN_LETTERS]} … (--json prints all)"
+    return Text(without_controls(cut if len(text) > SHOWN_LETTERS else text))

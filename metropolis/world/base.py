@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from metropolis.maps.map import GridMap
 from metropolis.notebook.card import card, figure
@@ -113,6 +113,10 @@ class World(ABC):
         object.__setattr__(self, "_sealed", False)
 
 
+Tables: TypeAlias = Mapping[str, Sequence[Mapping[str, str]]]
+"""Title -> rows, each of which is column -> text."""
+
+
 class UnsupportedError(MetropolisError):
     """The agents of a world do not define an optional method."""
 
@@ -167,6 +171,13 @@ class Agent(ABC):
         raise UnsupportedError(
             f"agents of this world hear no whispers: {type(self).__name__}.whisper is not defined"
         )
+
+    def tables(self) -> Tables:
+        """Its mind as tables, which `metropolis show` prints; empty: the fields that are saved.
+
+        Called on a copy of the agent.
+        """
+        return {}
 
     def intent(self, position: Position) -> Iterable[Position]:  # noqa: ARG002
         """Where the agent expects to be at the beginnings of the steps after the next one.

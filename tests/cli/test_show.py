@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tests.cli.conftest import Run, summary
@@ -13,6 +14,44 @@ def test_an_agent_is_shown_at_a_step(run: Run, uninterrupted: dict[str, Any]) ->
     assert {"body", "mind"} <= shown.keys()
     status, out, _ = run("show", "uninterrupted", "--agent", "w01")
     assert (status, out.startswith("w01 at step 24")) == (0, True)
+
+
+def test_a_resident_is_shown_as_tables(run: Run) -> None:
+    steps = ("--agents", "6", "--steps", "400", "--quiet", "--out", "town")
+    assert run("smallville", *steps)[0] == 0
+    show = ("show", "town", "--agent", "Celia Marsh", "--at", "390")
+    mind = summary(run, *show)["mind"]
+    status, out, _ = run(*show)
+    assert status == 0
+    for title in ("body", "present", "schedule", "relations", "memories: "):
+        assert f"\n{title}" in out
+    shown = " ".join(out.split())
+    assert mind["goal"][:60] in shown
+    for name in {*mind["profile"]["relations"], *mind["talked"]}:
+        assert name in out
+    for entry in mind["day"]["hours"]:
+        assert entry["what"] in shown
+    newest = max(mind["memory"]["nodes"], key=lambda node: node["created_s"])
+    assert newest["text"][:40] in shown
+
+
+def test_tables_of_an_own_world(run: Run) -> None:
+    source = Path("meadow.py").read_text("utf-8")
+    source += """
+class Walker(Walker):
+    def tables(self):
+        return TABLES
+"""
+    for tables, status, sentence in (
+        ("{'sights': [{'what': 'a [red]fox\\x1b[0m'}, {'where': 'here'}]}", 0, "[red]fox"),
+        ("[][1]", 2, "own.py:"),
+    ):
+        Path("own.py").write_text(source.replace("TABLES", tables), "utf-8")
+        assert run("own.py", "--out", f"own{status}", "--quiet")[0] == 0
+        found, out, err = run("show", f"own{status}", "--agent", "w01")
+        assert found == status
+        assert sentence in out + err
+        assert "\x1b" not in out
 
 
 def test_bad_input_is_one_sentence(run: Run, uninterrupted: dict[str, Any]) -> None:
