@@ -7,7 +7,7 @@ from metropolis.cli.world_check import check_command
 
 command = LazyGroup(
     "world",
-    {"import-genagent": "metropolis.worlds.smallville.importing"},
+    {"import-genagent": "metropolis.worlds.smallville.genagent"},
     "Check worlds, and import towns.",
 )
 command.add_command(check_command)

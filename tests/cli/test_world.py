@@ -66,8 +66,8 @@ def checkout(root: Path) -> Path:
     return root
 
 
-def run_import(source: Path, out: Path) -> Result:
-    return CliRunner().invoke(command, ["import-genagent", str(source), "--out", str(out)])
+def run_import(source: Path, out: Path, *words: str) -> Result:
+    return CliRunner().invoke(command, ["import-genagent", str(source), "--out", str(out), *words])
 
 
 def test_an_imported_town_runs(tmp_path: Path) -> None:
@@ -158,7 +158,8 @@ def test_json_says_where_a_workplace_comes_from(tmp_path: Path) -> None:
     arguments = ["import-genagent", str(source), "--out", str(tmp_path / "town"), "--json"]
     printed = json.loads(CliRunner().invoke(command, arguments).stdout)
     ben = {"name": "Ben Birch", "occupation": "painter", "workplace": "Corner Cafe"}
-    assert printed["residents"][1] == ben | {"arena": "cafe", "field": "daily_plan_req"}
+    ben |= {"arena": "cafe", "field": "daily_plan_req", "knows": [], "memories": 0}
+    assert printed["residents"][1] == ben
     assert printed["surplus_tiles"] == []
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.worlds.smallville.workplaces import Places
+from metropolis.worlds.smallville.genagent.workplaces import Places
 
 ARENAS = (
     "",

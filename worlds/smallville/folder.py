@@ -1,10 +1,14 @@
-"""A custom town as a folder: `town.json`, its map, and `residents.toml`, its residents."""
+"""A custom town as a folder: `town.json`, its map, `residents.toml`, its residents, and perhaps
+`pasts.json`, what they have lived through.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -15,16 +19,19 @@ from metropolis.maps.map import GridMap
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import Scenario
 from metropolis.worlds.smallville.author import FUNCTIONS, author
-from metropolis.worlds.smallville.geography import Atlas
+from metropolis.worlds.smallville.geography import Atlas, Tile
+from metropolis.worlds.smallville.past import PASTS, Past, read_pasts
 from metropolis.worlds.smallville.profile import Profile, read_profiles
 from metropolis.worlds.smallville.resident import Resident
 from metropolis.worlds.smallville.settings import table_of
 from metropolis.worlds.smallville.story import Story
-from metropolis.worlds.smallville.world import SmallVille
+from metropolis.worlds.smallville.world import START, SmallVille
 
 TOWN, RESIDENTS = "town.json", "residents.toml"
 STEPS = 7 * 360
 """Seven hours: from six in the morning to one in the afternoon."""
+END_HOUR, HOURS_MIN = 13, 7
+"""A town that begins at another hour runs to the END_HOUR that is at least HOURS_MIN away."""
 
 
 class _Town(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,6 +45,8 @@ class _Town(msgspec.Struct, forbid_unknown_fields=True):
     walls: list[str]
     arenas: list[list[int]]
     objects: list[list[int]]
+    start: datetime = START
+    """The time at which step 0 begins."""
 
 
 def make_from(folder: Path, *, agents: int | None = None, seed: int = 0) -> Scenario:  # noqa: ARG001
@@ -45,14 +54,23 @@ def make_from(folder: Path, *, agents: int | None = None, seed: int = 0) -> Scen
 
     Raises MetropolisError naming the file and what is wrong with it.
     """
-    grid, profiles = read_town(folder / TOWN), read_profiles(folder / RESIDENTS)
+    (grid, start), profiles = read_town(folder / TOWN), read_profiles(folder / RESIDENTS)
+    pasts = read_pasts(folder / PASTS)
     for profile in profiles:
-        check_tile(grid, profile, folder / RESIDENTS)
-    return populate(grid, profiles, agents, f"the town in {folder}")
+        check_tile(grid, profile.name, profile.at, folder / RESIDENTS)
+    for name, past in pasts.items():
+        if past.at is not None:
+            check_tile(grid, name, past.at, folder / PASTS)
+    return populate(grid, profiles, agents, f"the town in {folder}", start, pasts)
 
 
 def populate(
-    grid: GridMap, profiles: Sequence[Profile], agents: int | None, whose: str
+    grid: GridMap,
+    profiles: Sequence[Profile],
+    agents: int | None,
+    whose: str,
+    start: datetime = START,
+    pasts: Mapping[str, Past] = MappingProxyType({}),
 ) -> Scenario:
     """A scenario of one town; `whose` names it in the error when it is too small."""
     count = len(profiles) if agents is None else agents
@@ -62,13 +80,24 @@ def populate(
             "largeville adds towns for more residents"
         )
     chosen = profiles[:count]
-    atlas, world = Atlas(grid), SmallVille(grid, chosen)
-    residents = [Resident(profile, atlas) for profile in chosen]
-    return Scenario(world, residents, author, Story(world, chosen), STEPS, FUNCTIONS)
+    atlas, world = Atlas(grid), SmallVille(grid, chosen, start=start, pasts=pasts)
+    residents = [
+        Resident(profile, atlas, first_day=start.date(), past=pasts.get(profile.name))
+        for profile in chosen
+    ]
+    hours = (END_HOUR - start.hour - HOURS_MIN) % 24 + HOURS_MIN
+    steps = round((hours * 3600 - start.minute * 60 - start.second) / world.step_s)
+    return Scenario(world, residents, author, Story(world, chosen), steps, FUNCTIONS)
 
 
-def write_town(folder: Path, grid: GridMap, profiles: Sequence[Profile]) -> None:
-    """Write both files into `folder`, which is created if necessary."""
+def write_town(
+    folder: Path,
+    grid: GridMap,
+    profiles: Sequence[Profile],
+    start: datetime,
+    pasts: Mapping[str, Past],
+) -> None:
+    """Write the files into `folder`, which is created if necessary."""
     town = _Town(
         "metropolis-town",
         1,
@@ -78,17 +107,20 @@ def write_town(folder: Path, grid: GridMap, profiles: Sequence[Profile]) -> None
         ["".join("#" if wall else "." for wall in row) for row in grid.walls.tolist()],
         grid.arenas.tolist(),
         grid.objects.tolist(),
+        start,
     )
     tables = (_table(_fields(profile)) for profile in profiles)
     contents = {TOWN: msgspec.json.encode(town), RESIDENTS: "\n".join(tables).encode()}
+    if pasts:
+        contents[PASTS] = msgspec.json.encode(pasts)
     with reported(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             (folder / name).write_bytes(content)
 
 
-def read_town(path: Path) -> GridMap:
-    """The map of `town.json`. Raises MetropolisError naming the file."""
+def read_town(path: Path) -> tuple[GridMap, datetime]:
+    """The map of `town.json` and the time of step 0. Raises MetropolisError naming the file."""
     try:
         town = msgspec.json.decode(path.read_bytes(), type=_Town)
         arenas, objects = np.array(town.arenas, np.int32), np.array(town.objects, np.int32)
@@ -108,18 +140,19 @@ def read_town(path: Path) -> GridMap:
                 f"{path}: holds the index {index.max()} for {len(names)} names; it should be 0 for "
                 "nothing, or that of a name"
             )
-    return GridMap(
+    grid = GridMap(
         town.name, walls, arenas, tuple(town.arena_names), objects, tuple(town.object_names)
     )
+    return grid, town.start.replace(tzinfo=None)
 
 
-def check_tile(grid: GridMap, profile: Profile, path: Path) -> None:
-    """Raise MetropolisError naming `path` unless the profile's tile is free."""
-    x, y = profile.at
+def check_tile(grid: GridMap, name: str, at: Tile, path: Path) -> None:
+    """Raise MetropolisError naming `path` unless the tile of the resident `name` is free."""
+    x, y = at
     inside = 0 <= x < grid.width and 0 <= y < grid.height
     if not inside or grid.walls[y, x]:
         raise MetropolisError(
-            f"{path}: {profile.name} is at ({x}, {y}), which is not free; it should be a free "
+            f"{path}: {name} is at ({x}, {y}), which is not free; it should be a free "
             f"tile of the map, which is {grid.width} x {grid.height}"
         )
 

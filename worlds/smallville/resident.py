@@ -14,13 +14,14 @@ Its parts:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import date, timedelta
+from copy import deepcopy
+from dataclasses import InitVar, dataclass, field, replace
+from datetime import date
 from typing import Any
 
 from metropolis.llm.agent import LLM
 from metropolis.types import Position
-from metropolis.world.base import Agent
+from metropolis.world.base import Agent, Tables
 from metropolis.worlds.smallville import (
     interviewing,
     perceiving,
@@ -33,10 +34,12 @@ from metropolis.worlds.smallville import (
 from metropolis.worlds.smallville.embedding import Embedder, hashed_words
 from metropolis.worlds.smallville.geography import MOVES, Atlas, Tile
 from metropolis.worlds.smallville.memory import Memory, Node
-from metropolis.worlds.smallville.profile import Profile, facts_of
+from metropolis.worlds.smallville.past import Past
+from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.settings import Settings
 from metropolis.worlds.smallville.spatial_memory import Known, first_known, learn
 from metropolis.worlds.smallville.state import Activity, Day, Talk, day_of
+from metropolis.worlds.smallville.tables import tables_of
 from metropolis.worlds.smallville.world import START, Action, Observation
 
 RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 6, 7
@@ -77,17 +80,22 @@ class Resident(Agent):
     """The time of its last step."""
     _stood: Tile | None = field(default=None, repr=False)
     """The tile from which it last looked round."""
+    past: InitVar[Past | None] = None
+    """What it has lived through before step 0."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, past: Past | None) -> None:
         self.name = self.profile.name
         self.goal = self.profile.goal
         self.unreflected = self.settings.reflection_threshold
         self.known = first_known(self.profile, self._atlas)
-        for text in self.profile.memories:
-            self.memory.add(Node("thought", text, 0, MEMORY_IMPORTANCE, self.name, "knows", text))
-        self._learn_facts(self.first_day, 0)
+        if past is not None:
+            self._remember(past)
+        for text, importance in _memories(self.profile):
+            self.memory.add(Node("thought", text, 0, importance, self.name, "knows", text))
         for name, text in self.profile.relations.items():
-            self.memory.add(Node("thought", text, 0, RELATION_IMPORTANCE, self.name, "knows", name))
+            if self.memory.importance("thought", text) is None:
+                node = Node("thought", text, 0, RELATION_IMPORTANCE, self.name, "knows", name)
+                self.memory.add(node)
 
     async def proceed(self, observation: Observation, llm: LLM) -> Action | None:
         """Run one step; None: the resident continues its activity in place."""
@@ -99,8 +107,6 @@ class Resident(Agent):
         if self.talk is not None and now_s >= self.talk.until_s:
             await talking.look_back(self, now_s, llm)
         if day_of(now_s) != self.day.number:
-            if day_of(now_s) > 0:
-                self._learn_facts(self.first_day + timedelta(days=day_of(now_s)), now_s)
             await planning.begin_day(self, now_s, llm)
         if self.abed and now_s < self.activity.until_s:
             return None
@@ -129,16 +135,6 @@ class Resident(Agent):
             self._stood = here
             learn(self.known, self._atlas.sights(here, self.settings.vision_tiles))
 
-    def _learn_facts(self, today: date, now_s: int) -> None:
-        """Remember the news and secrets of the profile that are its since `today`."""
-        for fact in facts_of(self.profile):
-            since = max(fact.since or self.first_day, self.first_day)
-            if since == today:
-                kind = "Secret" if fact.secret else "News"
-                importance = SECRET_IMPORTANCE if fact.secret else NEWS_IMPORTANCE
-                text = f"{kind}: {fact.text}"
-                self.memory.add(Node("thought", text, now_s, importance, self.name, "knows", text))
-
     async def answer(self, question: Any, llm: LLM) -> Any:
         """Answer a question of a conversation."""
         return await talking.answer(self, question, llm)
@@ -147,10 +143,29 @@ class Resident(Agent):
         """Answer a question of an interviewer."""
         return await interviewing.answer(self, question, llm)
 
+    def _remember(self, past: Past) -> None:
+        """Continue a life before step 0."""
+        numbers: list[int] = []
+        for node in past.memories:
+            evidence = tuple(numbers[place] for place in node.evidence)
+            numbers.append(self.memory.add(replace(node, evidence=evidence)))
+        events = [node for node in past.memories if node.kind == "event"]
+        newest = events[-self.settings.retention :]
+        self.recent = [(node.subject, node.predicate, node.object) for node in newest]
+        self.talked = dict(past.talked)
+        self.day, self.activity = deepcopy((past.day or self.day, past.activity or self.activity))
+        if past.unreflected is not None:
+            self.unreflected = past.unreflected
+        self.abed = past.doing is None or past.doing.asleep
+
     def whisper(self, text: str) -> None:
         """Remember what an inner voice says."""
         node = Node("thought", text, self.now_s, WHISPER_IMPORTANCE, self.name, "knows", text)
         self.memory.add(node)
+
+    def tables(self) -> Tables:
+        """Its state, schedule, relations and newest memories."""
+        return tables_of(self)
 
     def intent(self, position: Position) -> Iterator[Position]:
         """The way to its activity, or to the middle between it and whom it talks to."""
@@ -187,3 +202,12 @@ class Resident(Agent):
     def bed(self) -> Tile:
         """The tile on which it sleeps."""
         return self.profile.at
+
+
+def _memories(profile: Profile) -> list[tuple[str, int]]:
+    """The memories before the first step, with their importance."""
+    return [
+        *((text, MEMORY_IMPORTANCE) for text in profile.memories),
+        *((f"News: {text}", NEWS_IMPORTANCE) for text in profile.news.values()),
+        *((f"Secret: {text}", SECRET_IMPORTANCE) for text in profile.secrets.values()),
+    ]

@@ -34,8 +34,9 @@ class Story:
         self._world = world
         self._spread = Spread(residents)
         self._homes = {resident.home for resident in residents}
-        self._place = {resident.name: world.sector(*resident.at) for resident in residents}
-        self._asleep = dict.fromkeys(self._place, True)
+        beginnings = {resident.name: world.beginning(resident) for resident in residents}
+        self._place = {name: world.sector(*at) for name, (at, _) in beginnings.items()}
+        self._asleep = {name: doing.asleep for name, (_, doing) in beginnings.items()}
         self._woken: list[str] = []
         self._abed: list[str] = []
         self._entered: set[tuple[str, str]] = set()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from gymnasium import spaces
 
@@ -18,8 +19,11 @@ from metropolis.world.spaces import Choice, FreeText, Maybe, Record
 from metropolis.world.transaction import Member, Transaction
 from metropolis.world.view import View
 from metropolis.worlds.smallville.dialogue import CONVERSATION, Line, converse, pairs_of
-from metropolis.worlds.smallville.geography import MOVES
+from metropolis.worlds.smallville.geography import MOVES, Tile
 from metropolis.worlds.smallville.profile import Profile
+
+if TYPE_CHECKING:
+    from metropolis.worlds.smallville.past import Past
 
 NAME_LETTERS = 200
 TEXT_LETTERS = 2000
@@ -121,7 +125,12 @@ class SmallVille(World):
     )
 
     def __init__(
-        self, grid: GridMap, residents: Sequence[Profile], *, start: datetime = START
+        self,
+        grid: GridMap,
+        residents: Sequence[Profile],
+        *,
+        start: datetime = START,
+        pasts: Mapping[str, Past] = MappingProxyType({}),
     ) -> None:
         self.map = grid
         self.start = start
@@ -129,6 +138,7 @@ class SmallVille(World):
         self._residents = tuple(residents)
         self._vision_tiles = {of.name: of.settings.vision_tiles for of in residents}
         self.perception_radius = max(self._vision_tiles.values(), default=0)
+        self._pasts = pasts
         self._start_s = (start - datetime.combine(start.date(), time())).seconds
         self._walls = grid.walls.tolist()
         name, text, clock = FreeText(NAME_LETTERS), FreeText(TEXT_LETTERS), spaces.Discrete(1 << 40)
@@ -188,18 +198,20 @@ class SmallVille(World):
         )
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
-        """All residents at home, asleep. There are no options."""
+        """The residents as they are at first. There are no options."""
         return [
-            Entity(
-                resident.name,
-                resident.at,
-                AGENT,
-                _body(
-                    Doing(SLEEPING, "💤", f"{resident.home}: {resident.room}", "bed", asleep=True)
-                ),
-            )
+            Entity(resident.name, at, AGENT, _body(doing))
             for resident in self._residents
+            for at, doing in [self.beginning(resident)]
         ]
+
+    def beginning(self, resident: Profile) -> tuple[Tile, Doing]:
+        """Where a resident is at step 0, and its visible activity: asleep, unless it has a past."""
+        past, place = self._pasts.get(resident.name), f"{resident.home}: {resident.room}"
+        asleep = Doing(SLEEPING, "💤", place, "bed", asleep=True)
+        if past is None:
+            return resident.at, asleep
+        return past.at or resident.at, past.doing or asleep
 
     def observe(self, view: View) -> Observation:
         """The others in sight, speech, and a conversation that has begun."""

@@ -1,0 +1,75 @@
+"""Reading of the project's JSON files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from metropolis.types import MetropolisError
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises MetropolisError naming the file."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise MetropolisError(
+            f"{path}: cannot be read ({reason}); name a checkout of Generative Agents, and with "
+            "--simulation one of its stored simulations"
+        ) from None
+    if not isinstance(content, dict):
+        raise MetropolisError(f"{path}: should be a JSON object")
+    return content
+
+
+class Fields:
+    """The fields of a JSON object; errors name the file and the field."""
+
+    def __init__(self, content: dict[str, Any], place: str) -> None:
+        self.content, self.place = content, place
+
+    def text(self, field: str) -> str:
+        """A text that can be encoded."""
+        text = self.content.get(field)
+        if not isinstance(text, str):
+            raise self.wrong(field, "a text")
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise MetropolisError(f"{self.place}: the field {field} has half a character, {text!r}")
+        return text
+
+    def texts(self, field: str) -> list[str]:
+        """A list of texts; empty if there is none."""
+        texts = self.content.get(field) or []
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise self.wrong(field, "a list of texts")
+        return texts
+
+    def whole(self, field: str) -> int:
+        """A whole number."""
+        number = self.content.get(field)
+        if type(number) is not int:
+            raise self.wrong(field, "a whole number")
+        return number
+
+    def number(self, field: str) -> float:
+        """A number."""
+        number = self.content.get(field)
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise self.wrong(field, "a number")
+        return float(number)
+
+    def tile(self, field: str) -> tuple[int, int]:
+        """A pair of whole numbers."""
+        tile = self.content.get(field)
+        if not isinstance(tile, list) or [*map(type, tile)] != [int, int]:
+            raise self.wrong(field, "a tile [x, y]")
+        return tile[0], tile[1]
+
+    def wrong(self, field: str, right: str) -> MetropolisError:
+        """The error for a field that should be `right`."""
+        return MetropolisError(
+            f"{self.place}: the field {field} is {self.content.get(field)!r:.80}; it should be "
+            f"{right}"
+        )

@@ -1,0 +1,269 @@
+"""The people of a stored simulation: their profiles, settings and what they have lived through."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, time
+from pathlib import Path
+from typing import Any
+
+from metropolis.maps.map import GridMap
+from metropolis.trace.importers.genagent import CLOCK, DATE
+from metropolis.types import MetropolisError
+from metropolis.worlds.smallville.folder import check_tile
+from metropolis.worlds.smallville.genagent.files import Fields, read_object
+from metropolis.worlds.smallville.genagent.mind import past_of, read_memories, relations_of
+from metropolis.worlds.smallville.genagent.workplaces import Places, Workplace
+from metropolis.worlds.smallville.geography import Atlas, Tile
+from metropolis.worlds.smallville.past import Past
+from metropolis.worlds.smallville.profile import Profile
+from metropolis.worlds.smallville.settings import PRESETS, Settings, settings_of
+from metropolis.worlds.smallville.world import START
+
+SERVER = Path("environment/frontend_server")
+ASSETS = SERVER / "static_dirs/assets/the_ville"
+_OCCUPATION = re.compile(r"\bis an? ([^.,;]+?)(?= (?:who|at|of|in|that|with)\b|[.,;]|$)")
+_SETTINGS = {
+    "vision_r": "vision_tiles",
+    "att_bandwidth": "attention_bandwidth",
+    "retention": "retention",
+    "recency_decay": "recency_decay",
+    "importance_trigger_max": "reflection_threshold",
+}
+"""Field of scratch.json -> that of Settings."""
+_WEIGHTS = {
+    "recency_w": "recency_weight",
+    "relevance_w": "relevance_weight",
+    "importance_w": "importance_weight",
+}
+"""The same for factors of the preset's weights."""
+
+
+@dataclass(frozen=True)
+class People:
+    """The agents of a stored simulation."""
+
+    profiles: list[Profile]
+    workplaces: list[Workplace]
+    """One for each profile."""
+    pasts: dict[str, Past]
+    """By name, of those who have one."""
+    start: datetime
+    """When the simulation continues."""
+    surplus_tiles: list[str]
+    """Names with a start tile that are no agents of the simulation."""
+    unknown_places: list[str]
+    """Places in spatial memories that are not on the map."""
+
+
+@dataclass(frozen=True)
+class _Person:
+    """What is read of one person; `profile` lacks the workplace and relations."""
+
+    profile: Profile
+    plan: str
+    past: Past | None
+    unknown_places: list[str]
+
+
+def read_genagent_people(checkout: Path, simulation: str, grid: GridMap, preset: str) -> People:
+    """The agents of a stored simulation, in the order of its `persona_names`.
+
+    `preset` names the settings that their own fields change. Raises MetropolisError naming the file
+    and the field.
+    """
+    stored = checkout / SERVER / "storage" / simulation
+    starts_file = stored / "environment" / "0.json"
+    starts = read_object(starts_file)
+    history = _history(checkout / ASSETS / "agent_history_init_n25.csv")
+    meta = _meta(stored)
+    names, start = _names(stored, meta), _start(meta)
+    atlas = Atlas(grid)
+    people = [
+        _person(
+            stored / "personas" / name / "bootstrap_memory",
+            name,
+            _start_tile(starts, name, starts_file),
+            history.get(name, ()),
+            atlas,
+            start,
+            preset,
+        )
+        for name in names
+    ]
+    for person in people:
+        check_tile(grid, person.profile.name, person.profile.at, starts_file)
+    homes = {person.profile.home for person in people}
+    known = Places(grid.arena_names, homes)
+    profiles, workplaces = [], []
+    for person in people:
+        profile, others = person.profile, [name for name in names if name != person.profile.name]
+        texts = {
+            "learned": profile.background,
+            "daily_plan_req": person.plan,
+            "currently": profile.goal,
+        }
+        workplaces.append(known.workplace(profile.name, texts, profile.home, others))
+        said = (profile.background, profile.goal, *profile.memories)
+        lived = person.past.memories if person.past else ()
+        relations = relations_of(profile.name, said, lived, others)
+        profiles.append(replace(profile, workplace=workplaces[-1].sector, relations=relations))
+    return People(
+        profiles,
+        workplaces,
+        {person.profile.name: person.past for person in people if person.past},
+        start,
+        [name for name in starts if name not in set(names)],
+        sorted({place for person in people for place in person.unknown_places}),
+    )
+
+
+def _meta(stored: Path) -> Fields:
+    path = stored / "reverie" / "meta.json"
+    return Fields(read_object(path) if path.exists() else {}, f"{path}")
+
+
+def _names(stored: Path, meta: Fields) -> list[str]:
+    """The agents: `persona_names` of meta.json, or without it the folders in personas/."""
+    names, field = meta.content.get("persona_names"), f"{meta.place}: the field persona_names"
+    if names is None:
+        path = stored / "personas"
+        names = sorted(of.name for of in path.iterdir() if of.is_dir()) if path.is_dir() else []
+        if not names:
+            raise MetropolisError(f"{path}: has no folders; it should have one for each person")
+    if not isinstance(names, list) or not names:
+        raise MetropolisError(f"{field} is {names!r}; it should be a list of names")
+    for name in names:
+        is_name = isinstance(name, str) and name.isprintable() and name.strip(" .")
+        if not is_name or "/" in name or "\\" in name:
+            raise MetropolisError(f"{field} holds {name!r}; it should hold names of people")
+        if names.count(name) > 1:
+            raise MetropolisError(f"{field} holds {name!r} twice")
+    return names
+
+
+def _start(meta: Fields) -> datetime:
+    """The time at which the simulation stands; without it the usual start."""
+    for field, form in (("curr_time", CLOCK), ("start_date", DATE)):
+        if meta.content.get(field) is not None:
+            try:
+                return datetime.strptime(meta.text(field), form)
+            except ValueError:
+                right = f"a time such as {datetime(2023, 2, 13):{form}}"
+                raise meta.wrong(field, right) from None
+    return START
+
+
+def _start_tile(starts: Mapping[str, Any], name: str, path: Path) -> Tile:
+    start = starts.get(name)
+    x, y = (start.get("x"), start.get("y")) if isinstance(start, dict) else (None, None)
+    if type(x) is not int or type(y) is not int:
+        raise MetropolisError(
+            f"{path}: the tile of {name!r} is {start!r}; it should have x and y, whole numbers"
+        )
+    return x, y
+
+
+def _person(
+    root: Path,
+    name: str,
+    at: Tile,
+    history: tuple[str, ...],
+    atlas: Atlas,
+    start: datetime,
+    preset: str,
+) -> _Person:
+    path = root / "scratch.json"
+    scratch = Fields(read_object(path), f"{path}")
+    midnight = datetime.combine(start.date(), time())
+    memories = read_memories(root / "associative_memory" / "nodes.json", midnight)
+    past = past_of(name, scratch, memories, atlas.grid, start)
+    learned, living_area = scratch.text("learned"), scratch.text("living_area")
+    home, _, room = living_area.partition(":")[2].partition(":")
+    if f"{home}: {room}" not in atlas.grid.arena_names:
+        raise MetropolisError(
+            f"{path}: the field living_area is {living_area!r}; it should be "
+            "world:sector:arena, with a sector and an arena of the map"
+        )
+    plan = scratch.text("daily_plan_req") if scratch.content.get("daily_plan_req") else ""
+    habits = scratch.text("lifestyle")
+    if past is None or past.day is None:  # otherwise it is the plan of one day
+        habits = f"{habits} {plan}".strip()
+    places, unknown = _places(root / "spatial_memory.json", atlas)
+    found = _OCCUPATION.search(learned)
+    profile = Profile(
+        name=name,
+        age=scratch.whole("age"),
+        traits=scratch.text("innate"),
+        occupation=found[1] if found else "resident",
+        background=learned,
+        habits=habits,
+        goal=scratch.text("currently"),
+        home=home,
+        room=room,
+        at=at,
+        memories=() if memories else history,
+        places=places,
+        settings=_settings(scratch, preset),
+    )
+    return _Person(profile, plan, past, unknown)
+
+
+def _settings(scratch: Fields, preset: str) -> Settings:
+    own: dict[str, float] = {}
+    for field, setting in _SETTINGS.items():
+        if field in scratch.content:
+            number = scratch.number(field)
+            own[setting] = int(number) if number.is_integer() else number
+    for field, setting in _WEIGHTS.items():
+        if field in scratch.content:
+            own[setting] = getattr(PRESETS[preset], setting) * scratch.number(field)
+    try:
+        return settings_of({"preset": preset, **own})
+    except MetropolisError as error:
+        raise MetropolisError(f"{scratch.place}: {error}") from None
+
+
+def _places(path: Path, atlas: Atlas) -> tuple[tuple[str, ...], list[str]]:
+    """The places of `spatial_memory.json`, and those that are not on the map."""
+    if not path.exists():
+        return (), []
+    named = [place for world in read_object(path).values() for place in _walk(world, (), path)]
+    known = tuple(place for place in named if atlas.within(place))
+    return known, [place for place in named if not atlas.within(place)]
+
+
+def _walk(content: Any, above: Sequence[str], path: Path) -> Iterator[str]:
+    """The ends of {sector: {arena: [object]}}, as `sector: arena: object`."""
+    if isinstance(content, dict) and len(above) < 2:
+        for name, within in content.items():
+            yield from _walk(within, (*above, name), path)
+    elif isinstance(content, list) and len(above) == 2 and {*map(type, content)} <= {str}:
+        yield from (
+            (": ".join((*above, thing)) for thing in content) if content else [": ".join(above)]
+        )
+    else:
+        raise MetropolisError(
+            f"{path}: {content!r:.80} in {': '.join(above) or 'the world'} should be "
+            "{sector: {arena: [object]}}"
+        )
+
+
+def _history(path: Path) -> dict[str, tuple[str, ...]]:
+    """The initial memories of each person, if the file exists; a row is a name and facts."""
+    if not path.is_file():
+        return {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = [row for row in csv.reader(file) if len(row) > 1]
+    except (OSError, ValueError, csv.Error) as error:
+        raise MetropolisError(
+            f"{path}: cannot be read ({error}); it should be a CSV file of names and facts"
+        ) from None
+    return {
+        name.strip(): tuple(fact.strip() for fact in ";".join(facts).split(";") if fact.strip())
+        for name, *facts in rows[1:]
+    }

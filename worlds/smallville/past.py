@@ -1,0 +1,50 @@
+"""What residents bring from an earlier simulation, and its file in a town's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from metropolis.types import MetropolisError
+from metropolis.worlds.smallville.geography import Tile
+from metropolis.worlds.smallville.memory import Node
+from metropolis.worlds.smallville.state import Activity, Day
+from metropolis.worlds.smallville.world import Doing
+
+PASTS = "pasts.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """One resident's; times are seconds since the midnight before step 0, negative before it."""
+
+    memories: tuple[Node, ...] = ()
+    """In order of creation."""
+    talked: Mapping[str, int] = field(default_factory=dict)
+    """Name -> the time of the last conversation with that resident."""
+    unreflected: int | None = None
+    """The importance that remains until the resident reflects; None: all."""
+    day: Day | None = None
+    """The plan of the day of step 0; None: it is made at the first step."""
+    activity: Activity | None = None
+    doing: Doing | None = None
+    """What the others see of the activity; None: the resident is asleep."""
+    at: Tile | None = None
+    """The tile at step 0; None: that of the profile."""
+
+
+def read_pasts(path: Path) -> dict[str, Past]:
+    """By name; empty if there is no file. Raises MetropolisError naming the file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Past])
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise MetropolisError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, msgspec.ValidationError) as error:
+        raise MetropolisError(
+            f"{path}: {error}; it should hold what `metropolis world import-genagent` wrote"
+        ) from None
