@@ -22,7 +22,7 @@ from metropolis.bench.kairos.tables import accuracies, reductions, show
 from metropolis.progress import progress_bar
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
 
-LOADS = (0.5, 1.0, 1.5, 2.0, 4.0)
+LOADS = (0.5, 1.0, 2.0, 4.0)
 """Multiples of the rate that fills the fleet, see `busy_rate_per_s`."""
 ALL = (*APPLICATIONS, CO_LOCATED)
 
