@@ -76,9 +76,20 @@ def test_accuracies_are_weighted_as_the_papers_scenarios() -> None:
     assert accuracies(rows)["Kairos"] == OverSeeds(pytest.approx(72.0), pytest.approx(0.0))
 
 
+def test_fewer_programs_fill_a_fleet_of_fewer_sequences() -> None:
+    fleet = ("llama-3-8b/a40-tp1:1", "llama-3-8b/a40-tp1:1")
+    few, some, many = (
+        Bench(fleet, sequences, 1, 0, 0).measure("QA", 1.0)[0].programs_per_s
+        for sequences in (1, 2, 4096)
+    )
+    assert few < some < 2 * few  # a larger batch is slower
+    assert many < 4096 * few / 4  # memory is the limit
+
+
 def test_a_history_is_learned_from_and_not_measured() -> None:
     untrained, trained = (
-        Bench(("llama-3-8b/l4",), 2, history, 0).measure(CO_LOCATED, 0.001) for history in (0, 60)
+        Bench(("llama-3-8b/l4",), 256, 2, history, 0).measure(CO_LOCATED, 0.001)
+        for history in (0, 60)
     )
     for one, other in zip(untrained, trained, strict=True):  # programs never overlap
         assert other.average_ms == pytest.approx(one.average_ms)

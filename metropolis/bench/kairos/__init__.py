@@ -57,6 +57,13 @@ def _measure(task: tuple[Bench, str, float]) -> list[Measured]:
 @click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
 @click.option("--profile", default="llama-3-8b/a40-tp1", show_default=True)
 @INSTANCE
+@click.option(
+    "--sequences",
+    type=click.IntRange(1, 4096),
+    default=512,
+    show_default=True,
+    help="Maximum sequences an instance decodes at once; with the default, memory is the limit.",
+)
 @SEEDS
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
@@ -66,6 +73,7 @@ def command(
     instances: int,
     profile: str,
     instance: tuple[str, ...],
+    sequences: int,
     seeds: tuple[int, ...],
     as_json: bool,
 ) -> None:
@@ -77,7 +85,7 @@ def command(
     fleet = fleet_of(instance, profile, instances)
     specs = instance or (f"{profile}:{instances}",)
     tasks = [
-        (Bench(specs, programs, history, seed), application, load)
+        (Bench(specs, sequences, programs, history, seed), application, load)
         for seed, application, load in product(seeds, applications or ALL, LOADS)
     ]
     measured: list[Measured] = []
@@ -94,6 +102,7 @@ def command(
         settings = {
             "profile": fleet.profile_names,
             "instances": len(fleet),
+            "sequences": sequences,
             "seeds": seeds,
             "programs": programs,
             "history": history,

@@ -59,6 +59,8 @@ class Bench:
 
     instances: tuple[str, ...]
     """See `SimulatedFleet.parse`."""
+    sequences: int
+    """Maximum sequences that an instance decodes at once."""
     programs: int
     """Of an application; co-located, as many of each."""
     history: int
@@ -68,6 +70,8 @@ class Bench:
     def measure(self, application: str, load: float) -> list[Measured]:
         """Measure every system with the same arrivals, at `load` times the rate that fills all."""
         fleet = SimulatedFleet.parse(self.instances)
+        for entry in fleet.instances:
+            entry.profile.max_sequences = self.sequences
         sample = workload(application, SAMPLE, 1.0, self.seed)
         busy_per_s = busy_rate_per_s(sample, fleet)
         before = [
