@@ -64,7 +64,7 @@ def _add_cpu(profile: Profile, steps: int) -> None:
     profile.c_ms += (1 - share) * DECISION_MS[0]
 
 
-VLLM = System("vLLM", "fcfs", PoolOptions())
+VLLM = System("vLLM", "fcfs", PoolOptions(schedule="prefill_first", chunked_prefill=False))
 VLLM_OPT = System("vLLM-opt", "fcfs", PoolOptions(prefix_reuse=True, decision_iterations=STEPS))
 _SWAP = replace(VLLM_OPT.pool, preemption="swap")
 MLFQ = System("MLFQ", "mlfq", _SWAP, copies_slower=SLOW_COPIES)
