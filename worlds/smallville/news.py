@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from metropolis.world.entities import Event
-from metropolis.worlds.smallville.profile import Profile
+from metropolis.worlds.smallville.profile import Profile, facts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Spread:
         self.texts: dict[str, str] = {}
         """Mark -> the fact, as its first owner's profile words it."""
         self.knowing: dict[str, set[str]] = {}
-        """Mark -> the names of those who know."""
+        """Mark -> the names of those who know, or learn it on a later day without being told."""
         for resident in residents:
-            for mark, text in (*resident.news.items(), *resident.secrets.items()):
-                self.texts.setdefault(mark, text)
-                self.knowing.setdefault(mark, set()).add(resident.name)
+            for fact in facts_of(resident):
+                self.texts.setdefault(fact.mark, fact.text)
+                self.knowing.setdefault(fact.mark, set()).add(resident.name)
 
     def listen(self, event: Event) -> Iterator[Told]:
         """The facts that one of the two speakers of a conversation learns, in order."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import msgspec
 
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.settings import PRESETS, Settings, settings_of
+
+_DATED = re.compile(r"(\d{4}-\d\d-\d\d): (.+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +46,10 @@ class Profile:
     """Other memories at step 0, most of them about the town."""
     news: Mapping[str, str] = field(default_factory=dict)
     """Facts that they like to pass on. The key is the fact's mark: words, separated by commas, that
-    every telling of it contains, and no other text does."""
+    every telling of it contains, and no other text does. A key `2023-02-14: mark` is that of a fact
+    which they learn on the morning of that day."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Facts that they keep to themselves, by mark."""
+    """Facts that they keep to themselves, with keys like those of `news`."""
     places: tuple[str, ...] = ()
     """Places known at step 0 besides home and workplace: a sector, `sector: arena`, or an object as
     `sector: arena: object`."""
@@ -55,6 +60,31 @@ class Profile:
     def first_name(self) -> str:
         """The first name, which friends use."""
         return self.name.split()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """An entry of `Profile.news` or `Profile.secrets`."""
+
+    mark: str
+    text: str
+    since: date | None
+    """The day on whose morning its owner learns it; None: before the first step."""
+    secret: bool
+
+
+def facts_of(profile: Profile) -> list[Fact]:
+    """The profile's news, then its secrets."""
+    facts = []
+    for table, secret in ((profile.news, False), (profile.secrets, True)):
+        for key, text in table.items():
+            found = _DATED.fullmatch(key)
+            try:
+                since = date.fromisoformat(found[1]) if found else None
+            except ValueError:
+                raise MetropolisError(f"the key {key!r} begins with no date of a month") from None
+            facts.append(Fact(found[2] if found else key, text, since, secret))
+    return facts
 
 
 def read_profiles(path: Path) -> list[Profile]:
@@ -106,7 +136,9 @@ def _profile(table: dict[str, Any], places: list[Any], common: Any, path: Path) 
     if isinstance(table.get("places", []), list):
         table["places"] = [*places, *table.get("places", [])]
     try:
-        return replace(msgspec.convert(table, Profile), settings=settings_of(common | own))
+        profile = replace(msgspec.convert(table, Profile), settings=settings_of(common | own))
+        facts_of(profile)
+        return profile
     except msgspec.ValidationError as error:
         raise MetropolisError(
             f"{path}: {name}: {error}; each [[resident]] needs the fields of a Profile"

@@ -329,7 +329,7 @@ def ago(me: Resident, then_s: int, now_s: int) -> str:
 
 
 def _date(me: Resident, now_s: int) -> str:
-    return f"{me.first_day + timedelta(days=day_of(now_s)):%A, %d %B}, {clock(now_s)}"
+    return f"{me.first_day + timedelta(days=day_of(now_s)):%A, %d %B %Y}, {clock(now_s)}"
 
 
 def _mind(me: Resident) -> str:

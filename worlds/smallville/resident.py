@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 from metropolis.llm.agent import LLM
@@ -35,7 +35,7 @@ from metropolis.worlds.smallville.embedding import Embedder, hashed_words
 from metropolis.worlds.smallville.geography import MOVES, Atlas, Tile
 from metropolis.worlds.smallville.memory import Memory, Node
 from metropolis.worlds.smallville.past import Past
-from metropolis.worlds.smallville.profile import Profile
+from metropolis.worlds.smallville.profile import Profile, facts_of
 from metropolis.worlds.smallville.settings import Settings
 from metropolis.worlds.smallville.spatial_memory import Known, first_known, learn
 from metropolis.worlds.smallville.state import Activity, Day, Talk, day_of
@@ -90,8 +90,9 @@ class Resident(Agent):
         self.known = first_known(self.profile, self._atlas)
         if past is not None:
             self._remember(past)
-        for text, importance in _memories(self.profile):
-            self.memory.add(Node("thought", text, 0, importance, self.name, "knows", text))
+        for text in self.profile.memories:
+            self.memory.add(Node("thought", text, 0, MEMORY_IMPORTANCE, self.name, "knows", text))
+        self._learn_facts(self.first_day, 0)
         for name, text in self.profile.relations.items():
             if self.memory.importance("thought", text) is None:
                 node = Node("thought", text, 0, RELATION_IMPORTANCE, self.name, "knows", name)
@@ -107,6 +108,8 @@ class Resident(Agent):
         if self.talk is not None and now_s >= self.talk.until_s:
             await talking.look_back(self, now_s, llm)
         if day_of(now_s) != self.day.number:
+            if day_of(now_s) > 0:
+                self._learn_facts(self.first_day + timedelta(days=day_of(now_s)), now_s)
             await planning.begin_day(self, now_s, llm)
         if self.abed and now_s < self.activity.until_s:
             return None
@@ -134,6 +137,16 @@ class Resident(Agent):
         if here != self._stood:
             self._stood = here
             learn(self.known, self._atlas.sights(here, self.settings.vision_tiles))
+
+    def _learn_facts(self, today: date, now_s: int) -> None:
+        """Remember the news and secrets of the profile that are its since `today`."""
+        for fact in facts_of(self.profile):
+            since = max(fact.since or self.first_day, self.first_day)
+            if since == today:
+                kind = "Secret" if fact.secret else "News"
+                importance = SECRET_IMPORTANCE if fact.secret else NEWS_IMPORTANCE
+                text = f"{kind}: {fact.text}"
+                self.memory.add(Node("thought", text, now_s, importance, self.name, "knows", text))
 
     async def answer(self, question: Any, llm: LLM) -> Any:
         """Answer a question of a conversation."""
@@ -202,12 +215,3 @@ class Resident(Agent):
     def bed(self) -> Tile:
         """The tile on which it sleeps."""
         return self.profile.at
-
-
-def _memories(profile: Profile) -> list[tuple[str, int]]:
-    """The memories before the first step, with their importance."""
-    return [
-        *((text, MEMORY_IMPORTANCE) for text in profile.memories),
-        *((f"News: {text}", NEWS_IMPORTANCE) for text in profile.news.values()),
-        *((f"Secret: {text}", SECRET_IMPORTANCE) for text in profile.secrets.values()),
-    ]

@@ -15,16 +15,28 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from metropolis.worlds.smallville.author import quarrels
+from metropolis.worlds.smallville.author.dates import over
+from metropolis.worlds.smallville.author.facts import News, news_in, told, wording_of
 from metropolis.worlds.smallville.author.prompt import CONFIDENCE, HERALDS, TOLD, Prompt, pick
+from metropolis.worlds.smallville.author.weather import weather
+from metropolis.worlds.smallville.author.wording import pattern, worded
+from metropolis.worlds.smallville.news import tells
 
 LINES_LEAST, LINES_SPREAD = 9, 7
 """Minimum number of lines of a conversation before it closes, and the spread of that number."""
+QUARREL_LINES = 3
+"""Number of lines after which a quarrel may begin."""
 ASIDE_SHARE = 0.3
 """Probability of an aside after an answer."""
-TOPIC_SHARE = 0.4
-"""Probability of a favourite topic instead of small talk."""
+STORY_SHARE, TOPIC_SHARE = 0.45, 0.5
+"""Probability of an opening from what one does and saw; otherwise of a favourite topic."""
+REMARK_SHARE = 0.5
+"""Probability of the known remark on a topic."""
 LEAK_SHARE = 0.05
 """Probability per line of telling a secret."""
+OWN_SHARE, HEARD_SHARE = 0.6, 0.1
+"""Probability of telling somebody news on a day: one's own, and heard ones."""
 NEWS_MOST = 2
 """Maximum number of news that a speaker tells in a conversation."""
 
@@ -43,22 +55,26 @@ class Scene:
         talk = prompt.between("Conversation so far:\n", "\n\nWhat does")
         self.lines = [line.partition(": ")[::2] for line in talk.splitlines() if ": " in line]
         self.said = " ".join(text for _, text in self.lines)
-        self.mine = " ".join(text for speaker, text in self.lines if speaker == self.me)
-        pair = " ".join(sorted((self.me, self.other))) + prompt.fact("Date")[:12]
+        self.today = prompt.now.date()
+        pair = f"{' '.join(sorted((self.me, self.other)))} {self.today}"
         self.length = LINES_LEAST + crc32(pair.encode()) % LINES_SPREAD
+        mind = [*prompt.statements, prompt.fact("Relation")]
+        self.quarrels = quarrels.open_quarrels(mind, self.me, self.today)
 
     @property
     def untold(self) -> list[str]:
-        """News that the other is not known to have."""
-        known = " ".join(
-            statement
-            for statement in self.prompt.statements
-            if f"told {self.other} " in statement or f"news from {self.other}:" in statement
-        )
+        """News to tell the other, who is not known to have them, on this day."""
+        news = news_in(self.prompt.statements)
+        news |= {text: News(text, own=True) for text in quarrels.gossip(self.quarrels)}
         return [
-            news
-            for news in self.prompt.news
-            if news not in self.said and news not in known and not over(news, self.prompt.hour)
+            one.text
+            for key, one in news.items()
+            if self.other not in one.known_to
+            and self.other not in one.text
+            and not tells(self.said, key)
+            and one.text not in self.said
+            and not over(one.text, self.prompt.now)
+            and self._tells(key, OWN_SHARE if one.own else HEARD_SHARE)
         ]
 
     @property
@@ -66,93 +82,186 @@ class Scene:
         """Secrets to tell a close acquaintance, except those about the acquaintance."""
         close = self.other in self.prompt.fact("Knows")
         secrets = self.prompt.secrets if close else []
-        return [text for text in secrets if self.other not in text and text not in self.said]
+        return [
+            text
+            for text in secrets
+            if self.other not in text and text not in self.said and not over(text, self.prompt.now)
+        ]
 
-    def fill(self, text: str) -> str:
-        """`text` with placeholders replaced by the values of this scene."""
+    def fill(self, text: str, random: Random) -> str:
+        """`text` with choices made, and placeholders replaced by the values of this scene."""
         doing = self.my_doing.split(" at the ")[0].split(" on Mill Green")[0]
         return (
-            text.replace("{other}", self.other.split()[0])
+            worded(text, random)
+            .replace("{other}", self.other.split()[0])
             .replace("{place}", self.place.split(": ")[0])
             .replace("{doing}", doing or "what I was doing")
         )
+
+    def has(self, text: str) -> bool:
+        """Whether a text with these words has been said."""
+        return pattern(text).search(self.said) is not None
+
+    def _tells(self, key: str, share: float) -> bool:
+        """Whether the speaker is in the mood to tell this to the other today."""
+        draw = crc32(f"{self.me} {self.other} {self.today} {key}".encode())
+        return draw % 1000 < 1000 * share
 
 
 def say(scene: Scene, random: Random) -> str:
     """The next line, in JSON."""
     words = talk_phrases()
     count = len(scene.lines)
+    last = scene.lines[-1][1] if count else ""
+    if any(pattern(text).search(last) for text in (*words["closings"], *words["parting"])):
+        return _json(scene.fill(pick(words["farewells"], random), random), True)
+    if quarrels.CROSS.search(last):
+        return _json(scene.fill(pick(words["offence"], random), random), False)
+    if quarrels.CROSS.search(scene.said):
+        return _json(scene.fill(pick(words["parting"], random), random), False)
     answer = _answer(scene, random) if count else _greeting(scene, random)
-    if count and scene.lines[-1][1].endswith(_CLOSINGS):
-        return _json(scene.fill(pick(words["farewells"], random)), True)
     opening = "" if count >= scene.length else _opening(scene, random)
     if not opening:
-        opening = scene.fill(pick(words["closings"], random))
+        opening = scene.fill(pick(words["closings"], random), random)
     return _json(f"{answer} {opening}".strip(), False)
 
 
 def _greeting(scene: Scene, random: Random) -> str:
     hour = scene.prompt.hour
     part = "morning" if hour < 12 else "afternoon" if hour < 18 else "evening"
-    return scene.fill(pick(talk_phrases()["greetings"][part], random))
+    return scene.fill(pick(talk_phrases()["greetings"][part], random), random)
 
 
 def _answer(scene: Scene, random: Random) -> str:
     """An answer to the last line."""
     words, last = talk_phrases(), scene.lines[-1][1]
     if len(scene.lines) == 1:
-        hello = scene.fill(pick(words["greetings"]["back"], random)) + " "
+        hello = scene.fill(pick(words["greetings"]["back"], random), random) + " "
     else:
         hello = ""
-    told = TOLD.search(last)
-    if told:
-        reactions = match_talk("reactions", told[1]) or words["surprise"]
-        return hello + _fresh(reactions, scene, random)
+    if quarrels.SORRY.search(last):
+        return hello + _fresh(words["forgiving"], scene, random)
+    if (news := TOLD.search(last)) is not None:
+        wording = wording_of(news[1])
+        reactions = wording.reactions if wording else []
+        return hello + _fresh(reactions or words["surprise"], scene, random)
     for pair in words["pairs"]:
-        if pair["say"].partition("{")[0] in last:
+        if pattern(pair["say"]).search(last):
             return hello + _fresh(pair["replies"], scene, random)
-    answer = _fresh(words["interest" if _TOPIC.search(last) else "agreement"], scene, random)
+    if (who := _SEEN.search(last)) is not None:
+        answer = _fresh(words["about_people"], scene, random).replace("{who}", who[1])
+    else:
+        kinds = (("works", "about_work"), ("plans", "about_plans"))
+        kind = next((to for by, to in kinds if _recognised(by, last)), None)
+        about = "interest" if _TOPIC.search(last) else "agreement"
+        answer = _fresh(words[kind or about], scene, random)
     if random.random() < ASIDE_SHARE:
         answer += " " + _fresh(words["asides"], scene, random)
     return hello + answer
 
 
 def _opening(scene: Scene, random: Random) -> str:
-    """A new opening: news first, then favourite topics and suitable small talk."""
+    """A new opening: quarrels and news first, then work, people, topics and small talk."""
     words = talk_phrases()
-    told = sum(len(TOLD.findall(text)) for who, text in scene.lines if who == scene.me)
-    if scene.untold and told < NEWS_MOST and (scene.lines or random.random() < 0.5):
-        return f"{pick(list(HERALDS), random)} {pick(scene.untold, random)}"
-    if len(scene.lines) > 2 and scene.leaks and random.random() < LEAK_SHARE:
-        return f"{CONFIDENCE} {pick(scene.leaks, random)}"
-    openings = [scene.fill(pair["say"]) for pair in words["pairs"] if _suits(pair, scene)]
+    if own := _quarrel(scene, random):
+        return own
+    spent = sum(len(TOLD.findall(text)) for who, text in scene.lines if who == scene.me)
+    untold = scene.untold if spent < NEWS_MOST else []
+    if untold and (scene.lines or random.random() < 0.5):
+        news = told(pick(untold, random), scene.prompt, random)
+        return f"{pick(list(HERALDS), random)} {news}"
+    if len(scene.lines) > 2 and random.random() < LEAK_SHARE and (leaks := scene.leaks):
+        return f"{CONFIDENCE} {told(pick(leaks, random), scene.prompt, random)}"
+    if random.random() < STORY_SHARE and (story := _story(scene, random)):
+        return story
+    openings = [pair["say"] for pair in words["pairs"] if _suits(pair, scene)]
+    if scene.prompt.topics and (not openings or random.random() < TOPIC_SHARE):
+        return _topic(scene, random)
+    return scene.fill(pick(openings, random), random) if openings else ""
+
+
+def _quarrel(scene: Scene, random: Random) -> str:
+    """An apology for a quarrel of another day, or a new quarrel; mostly nothing."""
+    words = talk_phrases()
+    for quarrel in scene.quarrels:
+        if quarrel.other == scene.other:
+            if quarrel.day == scene.today or quarrels.SORRY.search(scene.said):
+                return ""
+            text = pick(words["peace"], random).replace("{matter}", quarrel.matter)
+            return scene.fill(text, random)
+    about = quarrels.matter(scene.me, scene.other, scene.today)
+    if not about or len(scene.lines) < QUARREL_LINES or quarrels.SORRY.search(scene.said):
+        return ""
+    return scene.fill(pick(words["quarrels"], random).replace("{matter}", about), random)
+
+
+def _story(scene: Scene, random: Random) -> str:
+    """What the speaker does, plans to do, or saw others do; empty: nothing new."""
+    words = talk_phrases()
+    options = []
+    if scene.my_doing and not scene.my_doing.startswith(("conversing", "going", "about")):
+        options.append(pick(words["works"], random))
+    plan = [item for item in scene.prompt.fact("Plan for the day").split("; ") if ":" not in item]
+    if plan:
+        options.append(
+            pick(words["plans"], random).replace("{plan}", _base_form(pick(plan, random)))
+        )
+    for statement in scene.prompt.statements:
+        seen = _DOES.match(statement)
+        if seen and seen[1] not in (scene.me, scene.other):
+            text = pick(words["seen"], random).replace("{what}", seen[2].rstrip("."))
+            options.append(text.replace("{who}", seen[1].split()[0]))
+    kinds = [text for text in options if not scene.has(text)]
+    return scene.fill(pick(kinds, random), random) if kinds else ""
+
+
+def _topic(scene: Scene, random: Random) -> str:
+    """A favourite topic, with the remark that the speaker makes about it or in other words."""
+    words = talk_phrases()
     topics = {
         re.sub(r"\b(?:his|her)\b", "my", topic): remark
         for topic, remark in scene.prompt.topics.items()
-        if remark not in scene.said
     }
-    if topics and (not openings or random.random() < TOPIC_SHARE):
-        topic = pick(list(topics), random)
-        return f"{pick(words['topics'], random).replace('{topic}', topic)} {topics[topic]}"
-    return pick(openings, random) if openings else ""
+    fresh = {topic: remark for topic, remark in topics.items() if topic not in scene.said}
+    topic = pick(list(fresh or topics), random)
+    remark = topics[topic]
+    if remark in scene.said or random.random() >= REMARK_SHARE:
+        remark = pick(words["more_of_topics"], random)
+    text = f"{pick(words['topics'], random)} {remark}"
+    text = text.replace("{topic_start}", topic[0].upper() + topic[1:])
+    return scene.fill(text.replace("{topic}", topic), random)
 
 
 def _suits(pair: dict[str, Any], scene: Scene) -> bool:
-    """Whether an opening suits the place and time, and has not been used."""
-    if pair["say"].partition("{")[0] in scene.said:
+    """Whether an opening suits the place, time and weather, and has not been used."""
+    if scene.has(pair["say"]):
         return False
     first, last = pair.get("hours", (0, 24))
     if not first <= scene.prompt.hour < last:
         return False
     if "place" in pair and pair["place"] not in scene.place:
         return False
+    if "weather" in pair and pair["weather"] != weather(scene.today):
+        return False
     return "doing" not in pair or re.search(pair["doing"], scene.other_doing) is not None
 
 
 def _fresh(options: list[str], scene: Scene, random: Random) -> str:
     """An option that has not been said yet, if there is one."""
-    unsaid = [option for option in options if option.partition("{")[0] not in scene.said]
-    return scene.fill(pick(unsaid or options, random))
+    unsaid = [option for option in options if not scene.has(option)]
+    return scene.fill(pick(unsaid or options, random), random)
+
+
+def _base_form(plan: str) -> str:
+    """`bakes until noon` as `bake until noon`."""
+    verb, _, rest = plan.partition(" ")
+    verb = {"has": "have", "goes": "go", "is": "be"}.get(verb, verb)
+    verb = re.sub(r"(?<=ch|sh|ss)es$", "", verb)
+    return f"{re.sub(r'(?<=[^s])s$', '', verb)} {rest}"
+
+
+def _recognised(table: str, text: str) -> bool:
+    return any(pattern(own).search(text) for own in talk_phrases()[table])
 
 
 def _json(text: str, ends: bool) -> str:
@@ -166,18 +275,8 @@ def talk_phrases() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def over(news: str, hour: int) -> bool:
-    """Whether the time given in the news has passed."""
-    found = re.search(r"\bat (half past )?(three|four|five|six)\b", news)
-    return found is not None and hour > _AFTERNOON[found[2]]
-
-
-def match_talk(table: str, text: str) -> list[str] | None:
-    """Like `prompt.match`, for a table of `talk.toml`."""
-    entries: dict[str, list[str]] = talk_phrases()[table]
-    return next((value for words, value in entries.items() if words in text), None)
-
-
-_AFTERNOON = {"three": 15, "four": 16, "five": 17, "six": 18}
 _TOPIC = re.compile(r"thinking about|talk about|go on about|mind is on")
-_CLOSINGS = ("See you later.", "Until later, then.", "Let us talk again soon.", "Take care.")
+_SEEN = re.compile(r"(?:I saw|seen|I noticed|There was) ([A-Z][\w]+),? ")
+_DOES = re.compile(
+    r"([A-Z]\w+ (?:de )?[A-Z]\w+) is (?!sleeping|conversing|going to bed|waiting)(\w+ing .+)"
+)

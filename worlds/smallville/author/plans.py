@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from random import Random
 
+from metropolis.worlds.smallville.author.dates import over
+from metropolis.worlds.smallville.author.facts import invitation, name_in, news_in
 from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, pick
+from metropolis.worlds.smallville.author.weather import INDOORS, weather
 
 _NUMBERS = ("six", "seven", "eight", "nine", "ten")
 _MINUTES = (5, 5, 10, 10, 10, 15, 15, 20)
-_FESTIVAL = re.compile(r"lantern festival|festival on|at the festival", re.IGNORECASE)
-FESTIVAL_HOURS = (18, 19, 20)
+_FESTIVAL = re.compile(r"lantern festival", re.IGNORECASE)
+GOAL_KEPT_SHARE = 0.3
+"""Probability that a goal lasts another day."""
 
 
 def wake_up_hour(prompt: Prompt, random: Random) -> str:
@@ -41,11 +45,27 @@ def revise_identity(prompt: Prompt, random: Random) -> str:
     name, goal = prompt.first_name, prompt.fact("Present goal")
     asked = prompt.text[-400:]
     if "bear in mind" in asked:
-        told = prompt.news[:2] or prompt.statements[:1]
+        news = [one.text for one in news_in(prompt.statements).values()]
+        told = [text for text in news if not over(text, prompt.now)][:2] or prompt.statements[:1]
         return f"{name} should bear in mind: {' '.join(told)} {goal}"
     if "look back at yesterday" in asked:
         return pick(phrases()["yesterday"], random)
-    return goal
+    return goal if random.random() < GOAL_KEPT_SHARE else _new_goal(prompt, random)
+
+
+def _new_goal(prompt: Prompt, random: Random) -> str:
+    """A goal of a later day, from the people and topics in the prompt."""
+    people = [name for text in prompt.statements if (name := name_in(text)) != prompt.name and name]
+    values = {
+        "{me}": prompt.first_name,
+        "{other}": pick(people or ["the neighbours"], random),
+        "{topic}": pick(list(prompt.topics) or ["the town"], random),
+        "{work}": prompt.fact("Occupation"),
+    }
+    text = pick(phrases()["goals"], random)
+    for mark, words in values.items():
+        text = text.replace(mark, words)
+    return f"{text}."
 
 
 def hourly_schedule(prompt: Prompt, random: Random) -> str:
@@ -67,8 +87,8 @@ def hourly_schedule(prompt: Prompt, random: Random) -> str:
         return f"having lunch {_lunch_place(prompt, random)}"
     if start <= hour < end:
         return _work(prompt, hour, workplace)
-    if hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
-        return "at the lantern festival on Mill Green"
+    if invited := invitation(prompt, hour):
+        return invited
     if hour < end or hour < 18:
         return last if random.random() < 0.3 and hour > 13 else pick(_free_hours(prompt), random)
     if "dinner" not in schedule:
@@ -82,17 +102,16 @@ def task_decomp(prompt: Prompt, random: Random) -> str:
     """The tasks of the activity, in order."""
     what = prompt.between(f"{prompt.name} is ", ". Break")
     minutes = int(re.findall(r"\((\d+) minutes\)", prompt.text)[0])
-    if prompt.hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
-        what = "at the lantern festival on Mill Green"
+    what = invitation(prompt, prompt.hour) or what
     return _list(_tasks(what, prompt, random), minutes, random)
 
 
 def new_decomp_schedule(prompt: Prompt, random: Random) -> str:
-    """The planned tasks, shortened; the festival at its time."""
+    """The planned tasks, shortened; something to which the resident is invited at its time."""
     minutes = int(re.findall(r"for the (\d+) minutes", prompt.text)[0])
     planned = re.findall(r"^\[[^\]]*\] (.+)$", prompt.text, re.MULTILINE)
-    if prompt.hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
-        planned = _tasks("at the lantern festival on Mill Green", prompt, random)
+    if invited := invitation(prompt, prompt.hour):
+        planned = _tasks(invited, prompt, random)
     return _list(planned or [prompt.between("part of the day (", "):")], minutes, random)
 
 
@@ -145,9 +164,13 @@ def _lunch_place(prompt: Prompt, random: Random) -> str:
 
 def _free_hours(prompt: Prompt) -> list[str]:
     """Activities for an afternoon; the preparation of the festival if it is the goal."""
-    if _FESTIVAL.search(prompt.fact("Present goal")):
+    goal = prompt.fact("Present goal")
+    if _FESTIVAL.search(goal) and not over(goal, prompt.now):
         return ["preparing the lantern festival on Mill Green"]
-    return list(phrases()["free_hours"])
+    hours: list[str] = list(phrases()["free_hours"])
+    if weather(prompt.now.date()) in INDOORS:
+        hours = [text for text in hours if "Green" not in text and "garden" not in text]
+    return hours
 
 
 def _evening(prompt: Prompt, random: Random) -> str:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import re
 import tomllib
+from datetime import datetime
 from functools import cache, cached_property
 from importlib.resources import files
 from random import Random
 from typing import Any
 
-HERALDS = ("Have you heard?", "Did you know?", "Listen to this.", "By the way:")
+HERALDS = (
+    "Have you heard?",
+    "Did you know?",
+    "Listen to this.",
+    "By the way:",
+    "Here is something for you:",
+    "Word has it:",
+    "I meant to tell you:",
+    "You will like this:",
+)
 CONFIDENCE = "Between you and me:"
 TOLD = re.compile(rf"(?:{'|'.join(map(re.escape, (*HERALDS, CONFIDENCE)))}) (.+?[.!])(?: |$)")
 """News in an utterance of the author."""
-_NEWS = re.compile(r"\b(?:news(?: from [^:\n]*)?|told [^:\n]* the news): ([^\n]+)", re.IGNORECASE)
 _TOPIC = re.compile(r"([^;“]+?) \(“([^”]*)”\)(?:; )?")
 _SECRET = re.compile(r"\b(?:Secret|in confidence from [^:\n]*): ([^\n]+)")
+DATE_FORMAT = "%A, %d %B %Y, %H:%M"
 
 
 class Prompt:
@@ -55,10 +65,17 @@ class Prompt:
         return (self.name or "Somebody").split()[0]
 
     @cached_property
+    def now(self) -> datetime:
+        """The date and time; noon of a day long ago in prompts without a date."""
+        try:
+            return datetime.strptime(self.fact("Date"), DATE_FORMAT)
+        except ValueError:
+            return datetime(2000, 1, 1, 12)
+
+    @property
     def hour(self) -> int:
         """The hour of the day."""
-        found = re.search(r"(\d\d):\d\d", self.fact("Date"))
-        return int(found[1]) if found else 12
+        return self.now.hour
 
     @cached_property
     def topics(self) -> dict[str, str]:
@@ -71,19 +88,9 @@ class Prompt:
         return re.findall(r"^\d+\. (.+)$", self.text, re.MULTILINE)
 
     @cached_property
-    def news(self) -> list[str]:
-        """The news in the resident's memories."""
-        return news_in("\n".join(self.statements))
-
-    @cached_property
     def secrets(self) -> list[str]:
         """The secrets in the resident's memories."""
         return list(dict.fromkeys(_SECRET.findall("\n".join(self.statements))))
-
-
-def news_in(text: str) -> list[str]:
-    """The news in `text`, without duplicates."""
-    return list(dict.fromkeys(found.strip() for found in _NEWS.findall(text)))
 
 
 @cache

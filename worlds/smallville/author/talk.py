@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from random import Random
 
+from metropolis.worlds.smallville.author import quarrels
+from metropolis.worlds.smallville.author.facts import news_in, wording_of
 from metropolis.worlds.smallville.author.lines import Scene, say
 from metropolis.worlds.smallville.author.prompt import (
     CONFIDENCE,
     TOLD,
     Prompt,
-    match,
-    news_in,
     phrases,
     pick,
 )
 
 _LINE = re.compile(r"^([A-Z][\w.'-]+(?: [\w.'-]+)+): (.+)$", re.MULTILINE)
+ANGRY_SHARE, SORRY_SHARE = 0.02, 0.6
+"""Probability of talking with somebody on the day of a quarrel, and later."""
 KNOWN_SHARE, STRANGER_SHARE, AGAIN_SHARE = 0.4, 0.2, 0.08
 """Probability of talking with an acquaintance, a stranger, or a partner of a talk today."""
 
@@ -25,6 +27,10 @@ def decide_to_talk(prompt: Prompt, random: Random) -> str:
     """Yes is likelier for acquaintances, and less likely after a talk on the same day."""
     other = prompt.between(", and sees ", ",").strip()
     share = KNOWN_SHARE if other in prompt.text.split("It is ")[0] else STRANGER_SHARE
+    today = prompt.now.date()
+    for quarrel in quarrels.open_quarrels(prompt.statements, prompt.name, today):
+        if quarrel.other == other:
+            share = ANGRY_SHARE if quarrel.day == today else SORRY_SHARE
     if "last talked today" in prompt.text:
         share = AGAIN_SHARE
     return "yes" if random.random() < share else "no"
@@ -63,8 +69,11 @@ def utterance(prompt: Prompt, random: Random) -> str:
 def summary(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
     """The news in the conversation, or its topic."""
     lines = " ".join(text for _, text in transcript(prompt))
+    if found := quarrels.CROSS.search(lines):
+        return f"a quarrel over {found[1]}"
     for told in TOLD.findall(lines):
-        return str(match("labels", told) or "the latest news")
+        wording = wording_of(told)
+        return wording.label if wording else "the latest news"
     topic = re.search(
         r"(?:thinking|talk|go on) about ([^,.?!]+?)(?: for hours|[,.])|mind is on (.+?) today",
         lines,
@@ -74,12 +83,15 @@ def summary(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
 
 def planning_thought(prompt: Prompt, random: Random) -> str:
     """A conclusion from the conversation for the plan."""
-    other, lines = _other(prompt), " ".join(text for _, text in transcript(prompt))
-    name = prompt.name
-    if "lantern festival" in lines:
-        return f"{name} should be at the lantern festival on Mill Green at six this evening."
-    for told in TOLD.findall(lines):
-        return f"{name} should keep in mind what {other} and {prompt.first_name} spoke of: {told}"
+    other, name, spoken = _other(prompt), prompt.name, transcript(prompt)
+    if any(quarrels.CROSS.search(text) for _, text in spoken):
+        return f"{name} should keep out of {other}'s way for a day."
+    for speaker, text in spoken:
+        for told in TOLD.findall(text):
+            told = quarrels.reported(told, speaker)
+            return (
+                f"{name} should keep in mind what {other} and {prompt.first_name} spoke of: {told}"
+            )
     return pick(
         [
             f"{name} should look in on {other} again before the week is out.",
@@ -93,10 +105,16 @@ def planning_thought(prompt: Prompt, random: Random) -> str:
 def memo(prompt: Prompt, random: Random) -> str:
     """News heard from the other, or told to the other, or a topic of the other."""
     other, name = _other(prompt), prompt.name
-    spoken = transcript(prompt)
+    spoken, today = transcript(prompt), prompt.now.date()
+    for _, text in spoken:
+        if found := quarrels.CROSS.search(text):
+            return quarrels.memory_of(name, other, found[1], today)
+        if found := quarrels.SORRY.search(text):
+            return quarrels.memory_of_peace(name, other, found[1], today)
     for speaker, text in sorted(spoken, key=lambda line: line[0] != other):
-        for told in TOLD.findall(text):
-            if f"{CONFIDENCE} {told}" in text:
+        for said in TOLD.findall(text):
+            told = quarrels.reported(said, speaker)
+            if f"{CONFIDENCE} {said}" in text:
                 verb = "heard in confidence from" if speaker == other else "let slip to"
                 return f"{name} {verb} {other}: {told}"
             if speaker == other:
@@ -127,8 +145,9 @@ def questions(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
         f"How do {prompt.name} and {first} stand with each other?",
         f"What does {last} need, and who could help?",
     ]
-    if any("lantern festival" in statement for statement in prompt.statements):
-        asked[2] = "What does the lantern festival mean to the people of Alderbrook?"
+    if news := [wording_of(key) for key in news_in(prompt.statements)]:
+        label = next((wording.label for wording in news[::-1] if wording), "the news of the day")
+        asked[2] = f"What does {label} mean to the people around {prompt.name}?"
     return "\n".join([f" {asked[0]}", f"2) {asked[1]}", f"3) {asked[2]}"])
 
 
@@ -136,12 +155,13 @@ def insights(prompt: Prompt, random: Random) -> str:
     """Five insights, each with random statements as evidence."""
     statements = prompt.statements
     names = _names(prompt) or [prompt.name]
-    news = news_in("\n".join(statements))
+    news = [wording_of(key) for key in news_in(statements)]
+    labels = [wording.label for wording in news if wording] or ["the week to come"]
     marks = {
         "{me}": prompt.name,
         "{other}": pick(names[:4], random),
         "{topic}": pick(list(prompt.topics) or ["small things"], random),
-        "{news}": (match("labels", pick(news, random)) if news else None) or "the evening to come",
+        "{news}": pick(labels, random),
         "{work}": prompt.fact("Occupation"),
     }
     places = range(1, max(2, len(statements) + 1))

@@ -1,0 +1,32 @@
+"""Texts with alternatives: `[good|fine] morning, {other}`."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from random import Random
+
+_CHOICE = re.compile(r"\[([^\[\]]*)\]")
+_PART = re.compile(r"\[([^\[\]]*)\]|\{\w+\}")
+
+
+def worded(text: str, random: Random) -> str:
+    """`text` with one alternative of each choice."""
+
+    def chosen(found: re.Match[str]) -> str:
+        options = found[1].split("|")
+        return options[int(random.random() * len(options))]
+
+    return _CHOICE.sub(chosen, text)
+
+
+@cache
+def pattern(text: str) -> re.Pattern[str]:
+    """Finds `text` with any alternatives, and any words in place of `{name}`."""
+    found, end = "", 0
+    for part in _PART.finditer(text):
+        found += re.escape(text[end : part.start()])
+        options = part[1].split("|") if part[1] is not None else []
+        found += f"(?:{'|'.join(map(re.escape, options))})" if options else ".+?"
+        end = part.end()
+    return re.compile(found + re.escape(text[end:]))
