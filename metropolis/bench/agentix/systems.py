@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from metropolis.sim.engine_rules import ENGINES
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile, ProfileEntry, load_entry
 
@@ -41,14 +42,17 @@ class System:
     """Options of the policy."""
     copies_slower: float = 1.0
     """Duration of copies as a multiple of the profile's."""
+    engine: str = "vllm"
+    """Name of its rules in ENGINES, as far as they belong to the profile."""
 
     def instance(self, profile: str, sequences: int) -> ProfileEntry:
         """Return an instance that decodes at most `sequences` at once."""
         entry = load_entry(profile)
-        entry.profile.max_sequences, entry.profile.host_gb = sequences, HOST_GB
-        entry.profile.pcie_gb_per_s /= self.copies_slower
-        _add_cpu(entry.profile, self.pool.decision_iterations)
-        return entry
+        own = ENGINES[self.engine].profile(entry.profile)
+        own.max_sequences, own.host_gb = sequences, HOST_GB
+        own.pcie_gb_per_s /= self.copies_slower
+        _add_cpu(own, self.pool.decision_iterations)
+        return replace(entry, profile=own)
 
 
 def _add_cpu(profile: Profile, steps: int) -> None:
@@ -64,7 +68,7 @@ def _add_cpu(profile: Profile, steps: int) -> None:
     profile.c_ms += (1 - share) * DECISION_MS[0]
 
 
-VLLM = System("vLLM", "fcfs", PoolOptions(schedule="prefill_first", chunked_prefill=False))
+VLLM = System("vLLM", "fcfs", ENGINES["vllm-v0"].options(), engine="vllm-v0")
 VLLM_OPT = System("vLLM-opt", "fcfs", PoolOptions(prefix_reuse=True, decision_iterations=STEPS))
 _SWAP = replace(VLLM_OPT.pool, preemption="swap")
 MLFQ = System("MLFQ", "mlfq", _SWAP, copies_slower=SLOW_COPIES)
