@@ -110,7 +110,10 @@ def command(
         found_json = {
             "simulated": [asdict(one) for one in measured],
             "lower_by_per_cent": [asdict(one) for one in reductions(measured, bands)],
-            "accuracy_per_cent": {k: asdict(one) for k, one in accuracies(measured).items()},
+            "accuracy_per_cent": {
+                system: {load: asdict(one) for load, one in by_load.items()}
+                for system, by_load in accuracies(measured).items()
+            },
             "paper_accuracy_per_cent": ACCURACY,
         }
         click.echo(json.dumps(settings | found_json, indent=2))
