@@ -36,6 +36,7 @@ BALANCERS = ("round_robin", "least_used", "prefix", "agentix")
 BALANCED = ("ShareGPT", "LATS")
 INSTANCES = 4
 REPLICAS = (1, 2, 4)
+PARTS = ("curves", "batches", "balancers", "replicas")
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,29 @@ def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
     help="Maximum sequences an instance decodes at once: with fewer, fewer programs saturate it.",
 )
 @SEEDS
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(PARTS),
+    help="A part; may be repeated. [default: all]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
-    programs: int, profile: str, sequences: int, seeds: tuple[int, ...], as_json: bool
+    programs: int,
+    profile: str,
+    sequences: int,
+    seeds: tuple[int, ...],
+    only: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Serve agentic programs in virtual time, with Agentix and its baselines.
 
     Instances are simulated; programs are generated from the paper's statistics. --programs is the
     number of chats per instance; other workloads get as many programs as take about as long.
     """
-    tasks = [(Bench(profile, sequences, programs, seed), run) for seed in seeds for run in runs()]
-    found: dict[str, list[Measured]] = {run.part: [] for run in runs()}
+    chosen = [run for run in runs() if run.part in (only or PARTS)]
+    tasks = [(Bench(profile, sequences, programs, seed), run) for seed in seeds for run in chosen]
+    found: dict[str, list[Measured]] = {run.part: [] for run in chosen}
     with (
         progress_bar(len(tasks), "runs") as (advance, describe),
         ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,

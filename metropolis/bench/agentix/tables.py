@@ -120,17 +120,20 @@ def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
 
 def show(found: dict[str, list[Measured]], console: Console) -> None:
     """Print the latencies, then the ratios derived from them, with one value per seed."""
-    for part in ("curves", "balancers", "replicas"):
-        for workload in dict.fromkeys(one.workload for one in found[part]):
-            console.print(latency_table(workload, found[part]))
-    for lines in (
-        _systems(_by_seed(found["curves"])),
-        _balancers(_by_seed(found["balancers"])),
-        _replicas(_by_seed(found["replicas"])),
-        _batches(_by_seed(found["batches"])),
-    ):
-        for line in lines:
-            console.print(line, soft_wrap=True)
+    for part, measured in found.items():
+        if part != "batches":
+            for workload in dict.fromkeys(one.workload for one in measured):
+                console.print(latency_table(workload, measured))
+    lines = {
+        "curves": _systems,
+        "balancers": _balancers,
+        "replicas": _replicas,
+        "batches": _batches,
+    }
+    for part, lines_of in lines.items():
+        if part in found:
+            for line in lines_of(_by_seed(found[part])):
+                console.print(line, soft_wrap=True)
 
 
 def _by_seed(measured: Sequence[Measured]) -> list[list[Measured]]:
