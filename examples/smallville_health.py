@@ -93,9 +93,10 @@ def show(report):
         verdict = "" if check is None or found is None else "ok" if check(found) else "FAILS"
         print(f"  {title:<38}{value(name, found):>9}  {verdict:<6}{target}")
     columns = ("day", "hours", "calls", "conversations", "sleep_hours", "work_hours")
-    print("\n  " + "".join(f"{name:>15}" for name in columns))
+    print("\n  " + "".join(f"{name:>14}" for name in columns) + "  distinct so far")
     for day in report["days"]:
-        print("  " + "".join(f"{round(day[name], 1):>15,}" for name in columns))
+        cells = "".join(f"{round(day[name], 1):>14,}" for name in columns)
+        print(f"  {cells}  {value('distinct_sentences', day['distinct_sentences']):>15}")
     print("\n  who knows, at the end of each day")
     for mark in report["days"][-1]["knowing"]:
         print(f"  {mark:<38}", *(f"{day['knowing'][mark]:>4}" for day in report["days"]))

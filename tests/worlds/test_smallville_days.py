@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from random import Random
 
@@ -120,3 +121,21 @@ def test_a_known_text_keeps_its_importance(ada: Resident, preset: str, calls: in
         ada.memory.add(node)
     assert (asked, importance) == (calls, 5 + calls)
     assert asyncio.run(perceiving.rate(ada, "thought", "the stove is hot", llm)) == 6 + calls
+
+
+def test_the_review_of_a_day_recalls_no_memory_twice(ada: Resident) -> None:
+    asked: list[Request] = []
+
+    def model(request: Request, random: Random) -> str:
+        asked.append(request)
+        return "7:00"
+
+    ada.day.number = 0
+    llm = LLM(Client(Scripted(model)), agent=0, step=0, seed=0)
+    asyncio.run(planning.begin_day(ada, DAY_S, llm))
+    reviews = [request.text for request in asked if request.function == "revise_identity"]
+    assert len(reviews) == 3
+    for text in reviews:
+        recalled = re.findall(r"^\d+\. .+$", text, re.MULTILINE)
+        texts = [line.partition(". ")[2] for line in recalled]
+        assert len(texts) == len(set(texts)) > 2

@@ -35,7 +35,10 @@ class DayFigures:
     """Agent-steps."""
     at_work: int = 0
     """Agent-steps of residents with a workplace, awake and in it."""
-    sentences: set[str] = field(default_factory=set)
+    sentences: int = 0
+    """Spoken from the first day to the end of this one."""
+    distinct: int = 0
+    """Of these, the distinct ones."""
     knowing: dict[str, int] = field(default_factory=dict)
     """Mark of a fact -> how many know it at the end of the day."""
 
@@ -49,6 +52,7 @@ class Health:
         self._at = {resident.name: resident.at for resident in residents}
         self._asleep = dict.fromkeys(self._at, True)
         self._workplace = {one.name: one.workplace for one in residents if one.workplace}
+        self._said = 0
         self._shared, self._working = 0, 0
         """Agents on a tile with others, and at work, at present."""
         self.days: dict[int, DayFigures] = {}
@@ -94,7 +98,8 @@ class Health:
             for _, text in event["lines"]:
                 sentences = re.split(r"(?<=[.!?]) ", text.strip())
                 self.spoken.update(sentences)
-                day.sentences.update(sentences)
+                self._said += len(sentences)
+        day.sentences, day.distinct = self._said, len(self.spoken)
         day.knowing = {mark: len(names) for mark, names in self._spread.knowing.items()}
 
     def report(self, memories: Mapping[str, Memory]) -> dict[str, Any]:
@@ -102,7 +107,7 @@ class Health:
         texts = [[(node.kind, node.text) for node in own.nodes] for own in memories.values()]
         nodes = sum(map(len, texts))
         duplicates = nodes - sum(len(set(own)) for own in texts)
-        ratings, said = self.ratings.total(), self.spoken.total()
+        ratings, said = self.ratings.total(), self._said
         days = [self._day_report(number) for number in sorted(self.days)]
         return {
             "agents": len(self._at),
@@ -154,7 +159,7 @@ class Health:
             "calls": day.calls,
             "conversations": day.conversations,
             "utterances": day.utterances,
-            "distinct_sentences_of_day": len(day.sentences),
+            "distinct_sentences": _share(day.distinct, day.sentences),
             "sleep_hours": day.asleep * hours / len(self._at),
             "work_hours": day.at_work * hours / max(1, len(self._workplace)),
             "knowing": day.knowing,

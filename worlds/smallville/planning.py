@@ -157,7 +157,7 @@ async def _wake_up(me: Resident, now_s: int, llm: LLM) -> int:
 async def _look_back(me: Resident, now_s: int, llm: LLM) -> None:
     """Update the goal from the events of the previous day."""
     focus = (f"{me.name}'s plans and what matters today", f"how {me.name} felt yesterday")
-    memories = [node for question in focus for node in me.recall(question, 15)]
+    memories = list(dict.fromkeys(node for question in focus for node in me.recall(question, 15)))
     notes, feelings = await asyncio.gather(
         *(
             llm.chat(

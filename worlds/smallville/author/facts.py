@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from random import Random
 
@@ -42,6 +42,7 @@ class Wording:
     """The activity of those who come."""
 
 
+@lru_cache(maxsize=4096)
 def wording_of(text: str) -> Wording | None:
     """The wording of the fact that `text` tells."""
     return next((own for own in _wordings() if tells(text, own.mark)), None)

@@ -35,8 +35,10 @@ REMARK_SHARE = 0.5
 """Probability of the known remark on a topic."""
 LEAK_SHARE = 0.05
 """Probability per line of telling a secret."""
-OWN_SHARE, HEARD_SHARE = 0.6, 0.1
+OWN_SHARE, HEARD_SHARE = 0.38, 0.07
 """Probability of telling somebody news on a day: one's own, and heard ones."""
+OWN_INVITATION_SHARE, HEARD_INVITATION_SHARE = 0.8, 0.14
+"""The same of an invitation, which concerns the hearer, too."""
 NEWS_MOST = 2
 """Maximum number of news that a speaker tells in a conversation."""
 
@@ -74,7 +76,7 @@ class Scene:
             and not tells(self.said, key)
             and one.text not in self.said
             and not over(one.text, self.prompt.now)
-            and self._tells(key, OWN_SHARE if one.own else HEARD_SHARE)
+            and self._tells(key, one.own)
         ]
 
     @property
@@ -102,8 +104,13 @@ class Scene:
         """Whether a text with these words has been said."""
         return pattern(text).search(self.said) is not None
 
-    def _tells(self, key: str, share: float) -> bool:
-        """Whether the speaker is in the mood to tell this to the other today."""
+    def _tells(self, key: str, own: bool) -> bool:
+        """Whether the speaker is in the mood to tell these news to the other today."""
+        wording = wording_of(key)
+        if wording is not None and wording.what:
+            share = OWN_INVITATION_SHARE if own else HEARD_INVITATION_SHARE
+        else:
+            share = OWN_SHARE if own else HEARD_SHARE
         draw = crc32(f"{self.me} {self.other} {self.today} {key}".encode())
         return draw % 1000 < 1000 * share
 
