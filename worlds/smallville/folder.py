@@ -82,7 +82,13 @@ def populate(
     chosen = profiles[:count]
     atlas, world = Atlas(grid), SmallVille(grid, chosen, start=start, pasts=pasts)
     residents = [
-        Resident(profile, atlas, first_day=start.date(), past=pasts.get(profile.name))
+        Resident(
+            profile,
+            atlas,
+            first_day=start.date(),
+            now_s=world.clock_s(0),
+            past=pasts.get(profile.name),
+        )
         for profile in chosen
     ]
     hours = (END_HOUR - start.hour - HOURS_MIN) % 24 + HOURS_MIN

@@ -38,7 +38,7 @@ from metropolis.worlds.smallville.past import Past
 from metropolis.worlds.smallville.profile import Profile, facts_of
 from metropolis.worlds.smallville.settings import Settings
 from metropolis.worlds.smallville.spatial_memory import Known, first_known, learn
-from metropolis.worlds.smallville.state import Activity, Day, Talk, day_of
+from metropolis.worlds.smallville.state import HOUR_S, Activity, Day, Talk, day_of
 from metropolis.worlds.smallville.tables import tables_of
 from metropolis.worlds.smallville.world import START, Action, Observation
 
@@ -76,8 +76,8 @@ class Resident(Agent):
     """The importance that remains until it reflects."""
     known: Known = field(default_factory=dict, repr=False)
     """The places and objects that it knows of."""
-    now_s: int = 0
-    """The time of its last step."""
+    now_s: int = START.hour * HOUR_S
+    """The time of its last step; before it that of step 0."""
     _stood: Tile | None = field(default=None, repr=False)
     """The tile from which it last looked round."""
     past: InitVar[Past | None] = None
