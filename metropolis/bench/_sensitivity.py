@@ -10,7 +10,7 @@ import numpy as np
 
 from metropolis._core import Profile
 from metropolis.bench._real_run import TOKENS_MAX, Run, simulate_run
-from metropolis.sim.engine_rules import ENGINES
+from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import ProfileEntry, load_entry, profile_names
 from metropolis.types import MetropolisError
@@ -27,7 +27,7 @@ class Engine:
     """The engine that is simulated."""
 
     name: str
-    """One of ENGINES."""
+    """One of ENGINE_RULES."""
     base: Profile
     """The profile without the engine's rules."""
     profile: Profile
@@ -36,7 +36,7 @@ class Engine:
     @classmethod
     def of(cls, name: str, base: Profile) -> Engine:
         """An engine with its default rules."""
-        rules = ENGINES[name]
+        rules = ENGINE_RULES[name]
         return cls(name, base, rules.profile(base), rules.options())
 
 
@@ -119,7 +119,7 @@ def sensitivity(run: Run, engine: Engine) -> dict[str, Values]:
     """
     before = statistics(run, engine)
     changed = {name: change(engine) for name, change in CHANGES.items()}
-    for name in ENGINES:
+    for name in ENGINE_RULES:
         if name != engine.name:
             changed[f"rules of {name}"] = Engine.of(name, engine.base)
     return {

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from metropolis.bench._real_run import Run, read_run, request_metrics, simulate_run
 from metropolis.bench._sensitivity import STATISTICS, Engine, predictions, sensitivity
-from metropolis.sim.engine_rules import ENGINES
+from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.profiles import load_entry
 
 
@@ -57,8 +57,8 @@ def compare(run: Run, engine: Engine) -> tuple[dict[str, Comparison], int]:
 @click.argument("run_path", metavar="RUN.csv[.gz]", type=click.Path(path_type=Path))
 @click.option("--profile", required=True, help="Name or TOML file.")
 @click.option(
-    "--engine",
-    type=click.Choice(list(ENGINES)),
+    "--engine-rules",
+    type=click.Choice(list(ENGINE_RULES)),
     default="vllm",
     show_default=True,
     help="Engine whose scheduling rules are simulated.",
@@ -70,7 +70,7 @@ def compare(run: Run, engine: Engine) -> tuple[dict[str, Comparison], int]:
 def command(
     run_path: Path,
     profile: str,
-    engine: str,
+    engine_rules: str,
     kv_tokens: int | None,
     chunk_tokens: int | None,
     max_sequences: int | None,
@@ -88,7 +88,7 @@ def command(
     base = entry.profile
     base.kv_capacity_tokens = kv_tokens or base.kv_capacity_tokens
     base.max_sequences = max_sequences or base.max_sequences
-    simulated = Engine.of(engine, base)
+    simulated = Engine.of(engine_rules, base)
     simulated.profile.chunk_tokens = chunk_tokens or simulated.profile.chunk_tokens
     run = read_run(run_path)
     comparisons, preemptions = compare(run, simulated)
@@ -96,8 +96,8 @@ def command(
         "run": str(run_path),
         "profile": entry.name,
         "estimate": entry.estimate,
-        "engine": engine,
-        "rules": ENGINES[engine].source,
+        "engine_rules": engine_rules,
+        "rules": ENGINE_RULES[engine_rules].source,
         "kv_capacity_tokens": base.kv_capacity_tokens,
         "chunk_tokens": simulated.profile.chunk_tokens,
         "max_sequences": base.max_sequences,
@@ -117,7 +117,7 @@ def command(
     kind = "an estimate" if entry.estimate else "measured"
     table = Table(
         title=f"{len(run.row)} requests on {entry.name} ({kind}; {base.kv_capacity_tokens:,} KV "
-        f"tokens, {preemptions} preemptions simulated; rules of {engine})",
+        f"tokens, {preemptions} preemptions simulated; rules of {engine_rules})",
         caption=f"{run.without_output} requests without output left out"
         if run.without_output
         else None,
@@ -136,7 +136,8 @@ def command(
 def _print_sensitivity(console: Console, result: dict[str, Any]) -> None:
     changes = Table(title=f"Change of the simulated run with {result['profile']}")
     predicted = Table(
-        title=f"The same requests on other profiles, rules of {result['engine']} (simulated, s)",
+        title="The same requests on other profiles "
+        f"(simulated, s; rules of {result['engine_rules']})",
         caption="blank: no value, or a request does not fit into the KV memory",
     )
     changes.add_column("change")

@@ -35,6 +35,7 @@ from metropolis.runtime.replays.replay import (
     replay,
     runs_in_core,
 )
+from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.mining import InteractionGraph
 from metropolis.trace.parquet import IN_RUN, read_trace
@@ -161,6 +162,13 @@ class Speculation(click.ParamType[Risk | None]):
 )
 @INSTANCE
 @click.option(
+    "--engine-rules",
+    type=NamedChoice(ENGINE_RULES),
+    default="vllm",
+    show_default=True,
+    help="Engine whose scheduling rules the instances follow.",
+)
+@click.option(
     "--metric",
     type=NamedChoice(METRICS),
     help="How distance is measured; geodesic and genagent walk around the map's walls. "
@@ -208,6 +216,7 @@ def command(
     dispatcher: str | None,
     profile: str,
     instance: tuple[str, ...],
+    engine_rules: str,
     metric: str | None,
     radius: float | None,
     velocity: float | None,
@@ -229,7 +238,8 @@ def command(
     choice = ModelChoice.parse(model)
     read = read_trace(trace)
     whole = choice.applied_to(read) if model else read
-    fleets = [fleet_of(instance, profile, count) for count in instances]
+    rules = ENGINE_RULES[engine_rules]
+    fleets = [fleet_of(instance, profile, count).under(rules) for count in instances]
     setting = make_setting(whole, fleets[0], metric, radius, velocity, prefix_reuse)
     setting = replace(setting, dispatcher=dispatcher, speculation=speculation, reuse=reuse)
     if model and fleets[0].hosted is None:

@@ -80,11 +80,12 @@ class CacheChoice:
         self._layers = {
             model: input_layers_of(reuse, model, shape.layers) for model, shape in shapes.items()
         }
-        self.fleet = SimulatedFleet(
-            tuple(
-                entry.keeping_inputs(len(self._layers[model]))
-                for entry, model in zip(fleet.instances, self._models, strict=True)
-            )
+        entries = zip(fleet.instances, self._models, strict=True)
+        self.fleet = replace(
+            fleet,
+            instances=tuple(
+                entry.keeping_inputs(len(self._layers[model])) for entry, model in entries
+            ),
         )
         """The fleet with the KV capacity that the kept inputs (E) leave."""
         self.own_prefix = own_prefix_of(reuse)
@@ -153,7 +154,8 @@ class CacheChoice:
         )
 
     def _prefill_s(self, index: int, request: Request) -> float:
-        return InstancePool.isolated_sim_s(self.fleet.instances[index].profile, request)
+        profile, chunked = self.fleet.instances[index].profile, self.fleet.rules.chunked_prefill
+        return InstancePool.isolated_sim_s(profile, request, chunked)
 
     def _check_shape(self, chosen: Reuse, index: int) -> None:
         cache = chosen.cache

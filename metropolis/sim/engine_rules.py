@@ -13,6 +13,7 @@ from metropolis.sim.options import PoolOptions, Schedule
 class EngineRules:
     """How an engine fills its iterations by default."""
 
+    name: str
     source: str
     schedule: Schedule = "mixed"
     chunked_prefill: bool = True
@@ -35,27 +36,28 @@ class EngineRules:
         return changed
 
 
-ENGINES = {
-    "vllm": EngineRules(
-        "vLLM v1: decoding first, prefills in chunks beside it, no watermark "
-        "(vllm/v1/core/sched/scheduler.py)"
-    ),
-    "vllm-v0": EngineRules(
-        "vLLM v0 without chunked prefill: whole prompts first, in iterations of their own, while "
-        "1 % of the blocks stay free (vllm/core/scheduler.py, _schedule_default; "
-        "block_manager.py). Its budget is the context length; 16,384 here",
-        "prefill_first",
-        chunked_prefill=False,
-        watermark=0.01,
-        chunk_tokens=16_384,
-    ),
-    "sglang": EngineRules(
-        "SGLang without --enable-mixed-chunk: prefills first, in chunks and iterations of their "
-        "own (managers/scheduler.py, schedule_policy.py). 8,192 tokens, its chunked_prefill_size "
-        "on cards of 35 to 160 GB. It also reserves memory for tokens that running requests may "
-        "still generate; that is not simulated",
-        "prefill_first",
-        chunk_tokens=8_192,
-    ),
-}
-"""Rules by name."""
+VLLM = EngineRules(
+    "vllm",
+    "vLLM v1: decoding first, prefills in chunks beside it, no watermark "
+    "(vllm/v1/core/sched/scheduler.py)",
+)
+VLLM_V0 = EngineRules(
+    "vllm-v0",
+    "vLLM v0 without chunked prefill: whole prompts first, in iterations of their own, while 1 % "
+    "of the blocks stay free (vllm/core/scheduler.py, _schedule_default; block_manager.py). Its "
+    "budget is the context length; 16,384 here",
+    "prefill_first",
+    chunked_prefill=False,
+    watermark=0.01,
+    chunk_tokens=16_384,
+)
+SGLANG = EngineRules(
+    "sglang",
+    "SGLang without --enable-mixed-chunk: prefills first, in chunks and iterations of their own "
+    "(managers/scheduler.py, schedule_policy.py). 8,192 tokens, its chunked_prefill_size on cards "
+    "of 35 to 160 GB. It also reserves memory for tokens that running requests may still "
+    "generate; that is not simulated",
+    "prefill_first",
+    chunk_tokens=8_192,
+)
+ENGINE_RULES = {rules.name: rules for rules in (VLLM, VLLM_V0, SGLANG)}

@@ -10,6 +10,8 @@ from itertools import cycle, islice
 from metropolis._core import InstancePool, Profile
 from metropolis.dispatch.base import Fleet, InstanceSpec
 from metropolis.names import did_you_mean
+from metropolis.sim.engine_rules import VLLM, EngineRules
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import ProfileEntry, load_entry
 from metropolis.trace.programs import Program
 from metropolis.types import MetropolisError
@@ -23,6 +25,8 @@ class SimulatedFleet:
 
     instances: tuple[ProfileEntry, ...]
     """Profile, tensor parallelism and model of each."""
+    rules: EngineRules = VLLM
+    """Scheduling rules of all instances; their profiles comply with them (see `under`)."""
 
     @classmethod
     def uniform(cls, profile: str, count: int = 1) -> SimulatedFleet:
@@ -61,7 +65,20 @@ class SimulatedFleet:
         counts = Counter(each.name for each in self.instances)
         gpus = sum(each.tensor_parallel for each in self.instances)
         text = " + ".join(f"{count} x {name}" for name, count in counts.items())
-        return text if gpus == len(self) else f"{text} ({gpus} GPUs)"
+        if gpus != len(self):
+            text += f" ({gpus} GPUs)"
+        return text if self.rules == VLLM else f"{text}, rules of {self.rules.name}"
+
+    def under(self, rules: EngineRules) -> SimulatedFleet:
+        """The fleet with other scheduling rules."""
+        kinds = {
+            each.name: replace(each, profile=rules.profile(each.profile)) for each in self.kinds
+        }
+        return SimulatedFleet(tuple(kinds[each.name] for each in self.instances), rules)
+
+    def pool_options(self, prefix_reuse: bool = False) -> PoolOptions:
+        """The options of the instances' pools."""
+        return replace(self.rules.options(), prefix_reuse=prefix_reuse)
 
     @property
     def profile_names(self) -> str:
@@ -103,7 +120,7 @@ class SimulatedFleet:
 
     def of_size(self, count: int) -> SimulatedFleet:
         """The first `count` instances; a shorter list is repeated."""
-        return SimulatedFleet(tuple(islice(cycle(self.instances), count)))
+        return replace(self, instances=tuple(islice(cycle(self.instances), count)))
 
     def dispatcher_view(self) -> Fleet:
         """The fleet as a dispatcher sees it."""

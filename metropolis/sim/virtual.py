@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isinf
 
 import metropolis._core as _core
@@ -22,7 +22,6 @@ from metropolis.policy.fixed import StepFirst
 from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
-from metropolis.sim.options import PoolOptions
 from metropolis.types import AgentId, MetropolisError, Step
 
 
@@ -67,7 +66,7 @@ class VirtualInstances:
         self._instances: _ByStep | _ByPolicy
         is_plain = policy is None and dispatcher is None and choice is None
         if is_plain and len(self._profiles) == 1:
-            self._instances = _ByStep(self._profiles[0], len(fleet))
+            self._instances = _ByStep(fleet)
         else:
             dispatcher = dispatcher or LeastLoaded(fleet.dispatcher_view())
             self._instances = _ByPolicy(fleet, policy or StepFirst(), dispatcher, choice)
@@ -185,7 +184,7 @@ class _ByPolicy:
         choice: CacheChoice | None,
     ) -> None:
         self._cluster = SimulatedCluster(
-            fleet.profiles, policy, dispatcher, PoolOptions(), choice=choice
+            fleet.profiles, policy, dispatcher, fleet.pool_options(), choice=choice
         )
         self._shares_prefixes = choice is not None
         self._programs: dict[AgentId, tuple[str, float]] = {}
@@ -246,9 +245,11 @@ class _ByPolicy:
 class _ByStep:
     """Equal to `_ByPolicy` with the policy `step` and the dispatcher `least_used`; in C++."""
 
-    def __init__(self, profile: _core.Profile, instances: int) -> None:
-        self._pool, self._count = _core.InstancePool(profile, instances=instances), instances
-        self._profile = profile
+    def __init__(self, fleet: SimulatedFleet) -> None:
+        self._profile, self._count = fleet.profiles[0], len(fleet)
+        options = fleet.pool_options()
+        self._pool = _core.InstancePool(self._profile, self._count, **asdict(options))
+        self._chunked_prefill = options.chunked_prefill
         self._prompt_tokens: dict[int, int] = {}
         """Of the calls that have not completed."""
 
@@ -282,7 +283,7 @@ class _ByStep:
         for one in self._pool.advance(now_sim_s):
             prompt = _core.Request(self._prompt_tokens.pop(one.id), 1)
             if not one.aborted:
-                prefill_s = self._pool.isolated_sim_s(self._profile, prompt)
+                prefill_s = self._pool.isolated_sim_s(self._profile, prompt, self._chunked_prefill)
                 started_sim_s = one.first_token_sim_s - prefill_s
                 served.append((one.id, Service(one.instance, one.last_token_sim_s - started_sim_s)))
         return served

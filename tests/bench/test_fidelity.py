@@ -50,10 +50,10 @@ def test_a_queue_amplifies_an_error_of_the_costs(tmp_path: Path) -> None:
     assert cards["llama-3-8b/a100"]["seconds"]["ttft_mean_s"] == simulated
     assert load_profile("llama-3-8b/a100").max_sequences != 64
 
-    rules = CliRunner().invoke(fidelity.command, [*arguments, "--engine", "sglang", "--json"])
+    rules = CliRunner().invoke(fidelity.command, [*arguments, "--engine-rules", "sglang", "--json"])
     of_sglang = json.loads(rules.output)
     assert (of_sglang["chunk_tokens"], of_sglang["max_sequences"]) == (8192, 64)
-    assert (result["chunk_tokens"], result["engine"]) == (2048, "vllm")
+    assert (result["chunk_tokens"], result["engine_rules"]) == (2048, "vllm")
     before, after = (each["metrics"]["ttft_mean_s"]["simulated"] for each in (result, of_sglang))
     assert changes["rules of sglang"]["ttft_mean_s"] == after / before - 1
     assert of_sglang["sensitivity"]["rules of vllm"]["ttft_mean_s"] == before / after - 1

@@ -156,6 +156,19 @@ def test_both_oracles_are_references(
             assert row[f"share_of_{mode}"] == pytest.approx(share)
 
 
+def test_instances_follow_the_rules_of_an_engine(
+    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--modes", "lockstep,critical_path", "--json", "--engine-rules")
+    lockstep_sim_s = {}
+    for rules in ("vllm", "vllm-v0"):
+        assert run(monkeypatch, "replay", trace, *options, rules) == 0
+        rows = json.loads(capsys.readouterr().out)
+        lockstep_sim_s[rules] = rows[0]["makespan_sim_s"]
+    assert rows[0]["fleet"].endswith(", rules of vllm-v0")
+    assert lockstep_sim_s["vllm"] != lockstep_sim_s["vllm-v0"]
+
+
 def test_instances_may_differ(
     trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from metropolis.runtime.replays.modes import MODES, Mode
 from metropolis.runtime.replays.replay import ReplayResult, Setting, mine_dependencies, replay
+from metropolis.sim.engine_rules import ENGINE_RULES, VLLM_V0, EngineRules
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
@@ -67,6 +68,7 @@ SERVED = (("step", None), ("fcfs", None), ("atlas", None), ("step+kairos", "kair
 
 FLEETS = (
     *(SimulatedFleet.uniform("llama-3-8b/l4", count) for count in (1, 2, 3)),
+    SimulatedFleet.uniform("llama-3-8b/l4", 2).under(VLLM_V0),
     SimulatedFleet.parse(["llama-3-8b/l4", "llama-3-8b/h100:2", "llama-3-70b/a100-tp4"]),
 )
 
@@ -155,10 +157,11 @@ def test_lockstep_has_a_barrier_after_every_step(trace: Trace) -> None:
     st.sampled_from(SCHEDULED),
     st.integers(1, 5),
     st.booleans(),
+    st.sampled_from(list(ENGINE_RULES.values())),
 )
 @settings(max_examples=200, deadline=None)
 def test_the_core_gives_the_commands_of_the_scheduler(
-    trace: Trace, policy: str, mode: Mode, instances: int, alike: bool
+    trace: Trace, policy: str, mode: Mode, instances: int, alike: bool, rules: EngineRules
 ) -> None:
     """Every call goes to the same instance at the same time, for any number of instances.
 
@@ -174,6 +177,7 @@ def test_the_core_gives_the_commands_of_the_scheduler(
         prefix_tokens=calls.prompt_tokens // 2 * (calls.function > 0),
     )
     setting = setting_for(trace, instances=instances, policy=policy)
+    setting = replace(setting, fleet=setting.fleet.under(rules))
     native, scheduled = (
         replay(
             replace(trace, calls=shared),

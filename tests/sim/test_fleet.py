@@ -8,6 +8,7 @@ import pytest
 
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.fixed import Fcfs
+from metropolis.sim.engine_rules import SGLANG
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import FOLDER, load_entry
@@ -24,6 +25,16 @@ def test_a_list_of_specifications_is_a_fleet() -> None:
     assert [(each.model, each.tensor_parallel) for each in fleet.kinds] == [(None, 1), (None, 4)]
     assert f"{fleet}" == f"3 x {L4} + 1 x {LARGE} (7 GPUs)"
     assert f"{SimulatedFleet.parse([f'{L4}:4'])}" == f"{SimulatedFleet.uniform(L4, 4)}"
+
+
+def test_a_fleet_follows_the_rules_of_an_engine() -> None:
+    fleet = SimulatedFleet.parse([f"{L4}:2", LARGE]).under(SGLANG)
+    assert f"{fleet}" == f"2 x {L4} + 1 x {LARGE} (6 GPUs), rules of sglang"
+    assert [each.chunk_tokens for each in fleet.profiles] == [8192] * 3
+    assert fleet.instances[0] is fleet.instances[1]
+    assert SimulatedFleet.uniform(L4).profiles[0].chunk_tokens == 2048
+    options = fleet.of_size(5).pool_options(prefix_reuse=True)
+    assert options == PoolOptions(prefix_reuse=True, schedule="prefill_first")
 
 
 def test_a_profile_file_may_have_a_count(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ Float64 = npt.NDArray[np.float64]
 def isolated_sim_s(trace: Trace, fleet: SimulatedFleet) -> Float64:
     """(calls,): time each call takes alone on an idle instance, the fastest with its model."""
     calls = trace.calls
-    kinds = fleet.kinds
+    kinds, chunked = fleet.kinds, fleet.rules.chunked_prefill
     hosts = [
         [kind.profile for kind in kinds if kind.model in (None, model)] for model in calls.models
     ]
@@ -28,7 +29,7 @@ def isolated_sim_s(trace: Trace, fleet: SimulatedFleet) -> Float64:
     return np.array(
         [
             min(
-                _core.InstancePool.isolated_sim_s(profile, _core.Request(prompt, output))
+                _core.InstancePool.isolated_sim_s(profile, _core.Request(prompt, output), chunked)
                 for profile in hosts[model]
             )
             for model, prompt, output in zip(*columns, strict=True)
@@ -64,7 +65,7 @@ def all_at_once(trace: Trace, fleet: SimulatedFleet, prefix_reuse: bool) -> dict
         prefix_id=calls.prefix_id,
         prefix_tokens=calls.prefix_tokens,
         instances=len(fleet),
-        prefix_reuse=prefix_reuse,
+        **asdict(fleet.pool_options(prefix_reuse)),
     )
     completed = simulated["last_token_sim_s"]
     makespan_sim_s = float(completed.max(initial=0.0))

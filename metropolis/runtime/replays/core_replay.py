@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ def replay_in_core(
     progress: Progress | None,
 ) -> dict[str, Any]:
     """Measurements of a replay, by field of `ReplayResult`."""
-    pool = _core.InstancePool(fleet.profiles[0], instances=len(fleet), prefix_reuse=prefix_reuse)
+    options, profile = fleet.pool_options(prefix_reuse), fleet.profiles[0]
+    pool = _core.InstancePool(profile, len(fleet), **asdict(options))
     calls, values, none = trace.calls, trace.dependencies, np.zeros(0, np.int32)
     replaying = _core.Replay(
         positions=trace.positions,
@@ -60,7 +62,10 @@ def replay_in_core(
     sent_sim_s = replaying.sent_sim_s()
     prompts, prompt_of = np.unique(calls.prompt_tokens, return_inverse=True)
     requests = [_core.Request(prompt, 1) for prompt in prompts.tolist()]
-    prefill_s = [_core.InstancePool.isolated_sim_s(fleet.profiles[0], each) for each in requests]
+    prefill_s = [
+        _core.InstancePool.isolated_sim_s(profile, each, options.chunked_prefill)
+        for each in requests
+    ]
     started_sim_s = replaying.first_token_sim_s() - np.array(prefill_s, np.float64)[prompt_of]
     busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(len(fleet)))
     return {

@@ -29,7 +29,6 @@ from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.fleet_schedule import FleetSchedule
-from metropolis.sim.options import PoolOptions
 from metropolis.trace.mining import InteractionGraph, interactions
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.types import MetropolisError
@@ -335,8 +334,8 @@ def _replay_with_plugins(
     choice: CacheChoice | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    options = PoolOptions(setting.prefix_reuse)
     fleet, schedule = setting.fleet, setting.schedule
+    options = fleet.pool_options(setting.prefix_reuse)
     cluster = SimulatedCluster(fleet.profiles, *plugins, options, choice=choice, schedule=schedule)
     limits = mode.outstanding_max, progress
     by_text = choice is not None
