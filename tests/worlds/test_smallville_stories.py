@@ -129,3 +129,11 @@ def test_choices_are_made_and_recognised(seed: int) -> None:
     assert "[" not in words
     assert pattern(text).fullmatch(words)
     assert not pattern(text).search("Bad morning, Bram. Is it (not) so?")
+
+
+def test_nobody_speaks_of_the_bathroom_or_of_being_asleep() -> None:
+    seen = [f"Celia Marsh is {what}" for what in ("brushing teeth", "sleeping", "kneading dough")]
+    said = lines(talking(*seen, said=f"{BRAM}: You may well be right."))
+    assert "Celia kneading dough" in said or "Celia, kneading dough" in said
+    assert "teeth" not in said
+    assert "sleeping" not in said

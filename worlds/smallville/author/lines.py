@@ -206,7 +206,7 @@ def _story(scene: Scene, random: Random) -> str:
     """What the speaker does, plans to do, or saw others do; empty: nothing new."""
     words = talk_phrases()
     options = []
-    if scene.my_doing and not scene.my_doing.startswith(("conversing", "going", "about")):
+    if scene.my_doing and not _PRIVATE.search(scene.my_doing):
         options.append(pick(words["works"], random))
     plan = [item for item in scene.prompt.fact("Plan for the day").split("; ") if ":" not in item]
     if plan:
@@ -215,7 +215,7 @@ def _story(scene: Scene, random: Random) -> str:
         )
     for statement in scene.prompt.statements:
         seen = _DOES.match(statement)
-        if seen and seen[1] not in (scene.me, scene.other):
+        if seen and seen[1] not in (scene.me, scene.other) and not _PRIVATE.search(seen[2]):
             text = pick(words["seen"], random).replace("{what}", seen[2].rstrip("."))
             options.append(text.replace("{who}", seen[1].split()[0]))
     kinds = [text for text in options if not scene.has(text)]
@@ -261,7 +261,7 @@ def _fresh(options: list[str], scene: Scene, random: Random) -> str:
 
 def _base_form(plan: str) -> str:
     """`bakes until noon` as `bake until noon`."""
-    verb, _, rest = plan.partition(" ")
+    verb, _, rest = re.sub(r"\b(?:his|her)\b", "my", plan).partition(" ")
     verb = {"has": "have", "goes": "go", "is": "be"}.get(verb, verb)
     verb = re.sub(r"(?<=ch|sh|ss)es$", "", verb)
     return f"{re.sub(r'(?<=[^s])s$', '', verb)} {rest}"
@@ -284,6 +284,8 @@ def talk_phrases() -> dict[str, Any]:
 
 _TOPIC = re.compile(r"thinking about|talk about|go on about|mind is on")
 _SEEN = re.compile(r"(?:I saw|seen|I noticed|There was) ([A-Z][\w]+),? ")
-_DOES = re.compile(
-    r"([A-Z]\w+ (?:de )?[A-Z]\w+) is (?!sleeping|conversing|going to bed|waiting)(\w+ing .+)"
+_DOES = re.compile(r"([A-Z]\w+ (?:de )?[A-Z]\w+) is (\w+ing .+)")
+_PRIVATE = re.compile(
+    r"sleep|convers|going|about$|waiting|teeth|shower|wash|dress|clothes|toilet|\bbed"
 )
+"""Activities of which one does not speak."""
