@@ -4,8 +4,8 @@ Every seed has a run of its own up to WHISPER_AT; the same resident then thinks 
 one branch and without the word "News" in the other. Offline; the author passes on what it takes
 for news, so this measures how news travels in the town, not what a model would say.
 
-Run it from anywhere: python examples/whisper_spread.py [SEEDS [HOURS [FIGURE.png]]]. Ten seeds of
-six hours take some ten minutes of CPU.
+Run it from anywhere: python examples/whisper_spread.py [SEEDS [HOURS [AGENTS [FIGURE.png]]]]. A
+seed of 25 residents and six hours takes some 40 seconds of CPU.
 """
 
 import sys
@@ -25,13 +25,14 @@ WHISPER_AT, STEPS_PER_HOUR = 720, 360  # eight o'clock
 
 seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 hours = float(sys.argv[2]) if len(sys.argv) > 2 else 6
-figure = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+agents = int(sys.argv[3]) if len(sys.argv) > 3 else 25
+figure = Path(sys.argv[4]) if len(sys.argv) > 4 else None
 end = WHISPER_AT + round(hours * STEPS_PER_HOUR)
 
 
 def live(out: Path, seed: int, steps: int, resume: bool = False) -> tuple[list[int], list[str]]:
     """Run to `steps`; returns how many know at each full hour after the whisper, and the talks."""
-    town = make_scenario("smallville")
+    town = make_scenario("smallville", agents=agents)
     llm = Client(Scripted(town.author))
     run = Simulation(town.world, town.agents, llm, out=out, seed=seed, resume=resume)
     knowing, talks, by_hour = {listener(seed)}, [], []
@@ -48,7 +49,7 @@ def live(out: Path, seed: int, steps: int, resume: bool = False) -> tuple[list[i
 
 def listener(seed: int) -> str:
     """Who hears the whisper."""
-    names = [agent.name for agent in make_scenario("smallville").agents]
+    names = [agent.name for agent in make_scenario("smallville", agents=agents).agents]
     return names[seed * 7 % len(names)]
 
 
@@ -60,7 +61,7 @@ with TemporaryDirectory() as name, progress_bar(seeds * 3, "runs") as (advance, 
         live(origin, seed, WHISPER_AT)
         advance(1)
         for how, text in WHISPERS.items():
-            town, branch = make_scenario("smallville"), Path(name) / f"{seed}-{how}"
+            town, branch = make_scenario("smallville", agents=agents), Path(name) / f"{seed}-{how}"
             edit = Whisper(listener(seed), text)
             fork(origin, town.world, town.agents, at=WHISPER_AT, out=branch, edit=edit)
             by_hour, held = live(branch, seed, end, resume=True)
@@ -68,7 +69,7 @@ with TemporaryDirectory() as name, progress_bar(seeds * 3, "runs") as (advance, 
             talks[how].append(len(held))
             advance(1)
 
-print(f"Residents of 25 who know, {seeds} seeds: mean (least - most)")
+print(f"Residents of {agents} who know, {seeds} seeds: mean (least - most)")
 print(f"{'hours since the whisper':<24}", *(f"{how:>18}" for how in WHISPERS))
 for hour in range(len(known["whisper"][0])):
     counts = {how: [row[hour] for row in rows] for how, rows in known.items()}
@@ -85,6 +86,8 @@ if figure is not None:
         at = np.minimum(np.arange(len(rows[0])), hours)
         axes.plot(at, np.mean(rows, axis=0), label=how)
         axes.fill_between(at, np.min(rows, axis=0), np.max(rows, axis=0), alpha=0.2)
-    axes.set(xlabel="hours since the whisper", ylabel="residents of 25 who know", ylim=(0, 25))
+    axes.set(
+        xlabel="hours since the whisper", ylabel=f"residents of {agents} who know", ylim=(0, agents)
+    )
     axes.legend()
     drawing.savefig(figure, dpi=150)

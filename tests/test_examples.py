@@ -11,7 +11,7 @@ import pytest
 SHORTER = {
     "smallville_day.py": ["0.2"],
     "smallville_health.py": ["0.2"],
-    "whisper_spread.py": ["1", "0.3"],
+    "whisper_spread.py": ["1", "0.3", "6"],
 }
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 

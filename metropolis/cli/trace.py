@@ -17,6 +17,7 @@ from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.importers.recording import parse_start
 from metropolis.trace.parquet import check_target, read_trace, write_trace
+from metropolis.trace.shown import activities, conversations
 from metropolis.trace.summary import Summary, summarise
 
 
@@ -78,8 +79,11 @@ def import_command(
     )
     trace = imported.trace if calls is None else import_calls(calls, imported.trace)
     write_trace(trace, out)
+    seen = ""
+    if (shown := trace.shown) is not None:
+        seen = f", {activities(shown)} changes of activity, {conversations(shown)} conversations"
     click.echo(
-        f"{out}: {trace.agents} agents, {trace.steps} steps, {len(trace.calls)} calls"
+        f"{out}: {trace.agents} agents, {trace.steps} steps, {len(trace.calls)} calls{seen}"
         + (f"; jumps clamped: {imported.clamped} agent-steps changed" if jumps == "clamp" else "")
     )
 
