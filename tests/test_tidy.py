@@ -19,6 +19,7 @@ PARTS = (
     "types",
     "names",
     "durable",
+    "line_file",
     "addresses",
     "progress",
     "process_group",

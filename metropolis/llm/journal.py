@@ -7,27 +7,29 @@ A torn last line is dropped when the file is reopened.
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Awaitable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from metropolis.durable import Format, Line, LineFile, Mark, read_lines, with_content
+from metropolis.line_file import Format, Line, LineFile, Mark, read_lines, with_content
 from metropolis.llm.base import Completion, Request
 from metropolis.types import MetropolisError, Step
 
 JOURNAL = Format(
     "metropolis journal",
-    2,
+    3,
     "the {intact} lines before it are intact; to continue without the answers after them, which "
-    "are bought again, keep only these (head -n {intact})",
+    "are bought again, keep only these (head -n {intact}) and no later file of the journal",
 )
+
+DIGEST_CHARACTERS = 32
+"""128 bits: digests do not compress, and make up half of a compressed journal."""
 
 
 class Key(msgspec.Struct, frozen=True):
-    """Identifies a call across runs; `digest` and `occurrence` as in Request."""
+    """Identifies a call across runs; `occurrence` as in Request, `digest` its beginning."""
 
     agent: int
     step: int
@@ -46,7 +48,8 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 def key_of(request: Request) -> Key:
     """The key of `request`."""
-    return Key(request.agent, request.step, request.function, request.digest, request.occurrence)
+    digest = request.digest[:DIGEST_CHARACTERS]
+    return Key(request.agent, request.step, request.function, digest, request.occurrence)
 
 
 def read_journal(
@@ -57,7 +60,7 @@ def read_journal(
     Arguments and errors are those of `Journal`, except that the file may be in use.
     """
     for line in _reaching(path, read_lines(path, JOURNAL, run), reaches):
-        yield _answer(path, line)
+        yield _answer(line)
 
 
 def _reaching(path: Path, lines: Iterable[Line], reaches: Mark | None) -> Iterator[Line]:
@@ -66,7 +69,9 @@ def _reaching(path: Path, lines: Iterable[Line], reaches: Mark | None) -> Iterat
     for line in lines:
         found = line.mark.lines
         if reaches is not None and reaches.lines == found and reaches != line.mark:
-            raise JOURNAL.damaged(path, found + 1, "a checkpoint lists other answers")
+            raise JOURNAL.damaged(
+                line.file, found + 1, "a checkpoint lists other answers", line.first
+            )
         yield line
     if reaches is not None and found < reaches.lines:
         raise MetropolisError(
@@ -76,11 +81,12 @@ def _reaching(path: Path, lines: Iterable[Line], reaches: Mark | None) -> Iterat
         )
 
 
-def _answer(path: Path, line: Line) -> tuple[Key, Completion]:
+def _answer(line: Line) -> tuple[Key, Completion]:
     try:
         read = _decode(line.content)
     except msgspec.DecodeError as error:
-        raise JOURNAL.damaged(path, line.mark.lines + 1, f"it is not an answer: {error}") from None
+        why = f"it is not an answer: {error}"
+        raise JOURNAL.damaged(line.file, line.mark.lines + 1, why, line.first) from None
     return read.key, read.completion
 
 
@@ -125,13 +131,12 @@ class Journal:
         reaches: Mark | None = None,
     ) -> None:
         self.path = Path(path)
-        self._file = LineFile(self.path, JOURNAL, run)
+        self._file = LineFile(self.path, JOURNAL, run, exclusive=True)
         try:
-            _lock(self._file, self.path)
             self._answers: dict[Step, dict[Key, Completion]] = {}
             last = None
             for last in _reaching(self.path, self._file.read(), reaches):
-                key, completion = _answer(self.path, last)
+                key, completion = _answer(last)
                 if key.step >= since:
                     self._answers.setdefault(key.step, {})[key] = completion
             self._file.cut(last)
@@ -176,10 +181,3 @@ class Journal:
         """Flush and close the file."""
         self.flush()
         self._file.close()
-
-
-def _lock(file: LineFile, path: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise MetropolisError(f"{path} is in use by another run; wait for it to end") from None

@@ -58,7 +58,7 @@ class BatchFile:
         """Create the file. Raises MetropolisError if that fails."""
         self._path, self._schema = path, SCHEMAS[kind]
         self._buffer = BytesIO()
-        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         with reported(path):
             self._file = open_regular(path, "x")
         self._writer = pa.ipc.new_stream(self._buffer, schema_of(kind, meta), options=options)

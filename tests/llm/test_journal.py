@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.durable import LineFile, with_content
+from metropolis.line_file import LineFile, with_content
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import JOURNAL, Journal, Key, read_journal
 from metropolis.types import MetropolisError

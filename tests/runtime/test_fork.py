@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metropolis
-from metropolis.durable import read_lines
+from metropolis.line_file import read_lines
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal, read_journal

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from metropolis import durable
+from metropolis import durable, line_file
 from metropolis.durable import UnwritableError, write_atomically
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
@@ -71,7 +71,7 @@ def full_after(writes: int, name: str) -> Iterator[None]:
         whole(file, content)
 
     with pytest.MonkeyPatch.context() as patched:
-        for module in (durable, writer):
+        for module in (durable, line_file, writer):
             patched.setattr(module, "write_all", write)
         yield
 
@@ -88,7 +88,7 @@ def test_a_full_disk_ends_a_run_that_can_be_resumed(tmp_path: Path, kind: type[W
     for size_bytes in (1500, 3000, 5500):
         out = tmp_path / f"{size_bytes}"
         run = simulation(out, kind, timeline=False)
-        said = r"/journal\.jsonl: cannot be written: File too large$"
+        said = r"/(journal|history)\.jsonl: cannot be written: File too large$"
         with file_size_at_most(size_bytes), pytest.raises(UnwritableError, match=said):
             run.run(STEPS)
         continues(out, kind, whole)

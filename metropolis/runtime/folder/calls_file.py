@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from metropolis.durable import Format, LineFile, Mark, read_lines, with_content
+from metropolis.line_file import Format, LineFile, Mark, read_lines, with_content
 from metropolis.llm.call_log import CallRecord
 from metropolis.runtime.folder.history import HISTORY
 from metropolis.types import AgentId, MetropolisError, Step

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from metropolis.durable import Format, Mark, read_document, reported, write_document
+from metropolis.durable import reported
+from metropolis.line_file import Format, Mark, read_document, write_document
 from metropolis.types import Step
 from metropolis.world.encoding import (
     entity_from_json,

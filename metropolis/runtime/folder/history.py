@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from metropolis.durable import DamagedError, Format, Line, LineFile, read_lines, with_content
+from metropolis.durable import DamagedError
+from metropolis.line_file import Format, Line, LineFile, Mark, read_lines, with_content
 from metropolis.types import MetropolisError, Position, Step
 from metropolis.world.encoding import (
     entity_from_json,
@@ -99,9 +100,9 @@ def bodies_written(content: bytes) -> Iterator[tuple[str, Position]]:
 
 
 def read_history(
-    path: Path, run: str | None = None, after: Line | None = None
+    path: Path, run: str | None = None, after: Mark | None = None
 ) -> Iterator[HistoryLine]:
-    """The steps in order; see `metropolis.durable.read_lines`."""
+    """The steps in order; see `metropolis.line_file.read_lines`."""
     return map(_history_line, read_lines(path, HISTORY, run, after))
 
 

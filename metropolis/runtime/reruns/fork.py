@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from metropolis.durable import Mark
+from metropolis.line_file import Mark
 from metropolis.llm.journal import Journal, read_journal
 from metropolis.runtime.folder.calls_file import CallsFile, read_calls
 from metropolis.runtime.folder.checkpoint import Checkpoint, Past

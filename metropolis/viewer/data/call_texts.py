@@ -10,12 +10,12 @@ from typing import Protocol
 import msgspec
 
 from metropolis.durable import DamagedError
+from metropolis.line_file import texts_of_lines
 from metropolis.llm.call_log import CallRecord
 from metropolis.runtime.folder.calls_file import CALLS, Call
 from metropolis.trace.schema import Trace
 from metropolis.types import AgentId, Step
 
-LINES_PER_MARK = 256
 NOT_KEPT = "The texts of calls were not kept; `metropolis run --keep-text` keeps them."
 NOT_RECORDED = "The call is not recorded yet: a step is recorded when all agents have passed it."
 REPEATED = "The call was repeated or discarded, and its texts with it."
@@ -42,8 +42,6 @@ class RecordedTexts:
 
     def __init__(self, path: Path, calls: Sequence[int]) -> None:
         self._path, self._calls = path, calls
-        self._marks = [0]
-        """Where every `LINES_PER_MARK`th line begins, as far as it was needed."""
 
     def text(self, step: Step, agent: AgentId, number: int) -> Text:
         """See `CallTexts`. Raises DamagedError."""
@@ -60,17 +58,9 @@ class RecordedTexts:
         return _text(of_agent[number])
 
     def _read(self, first: int, end: int) -> list[Call]:
+        texts = texts_of_lines(self._path, CALLS, 2 + first)  # after the header
         try:
-            with self._path.open("rb") as file:
-                line = 1 + first  # after the header
-                while len(self._marks) <= line // LINES_PER_MARK:
-                    file.seek(self._marks[-1])
-                    for _ in islice(file, LINES_PER_MARK):
-                        pass
-                    self._marks.append(file.seek(0, 1))
-                file.seek(self._marks[line // LINES_PER_MARK])
-                lines = islice(file, line % LINES_PER_MARK, line % LINES_PER_MARK + end - first)
-                found = [_decode(text).call for text in lines]
+            found = [_decode(text).call for text in islice(texts, end - first)]
         except (OSError, ValueError) as error:
             raise DamagedError(f"{self._path}: cannot be read: {error}", self._path) from None
         if len(found) < end - first:

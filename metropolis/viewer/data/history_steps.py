@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from metropolis.durable import DamagedError, Line
+from metropolis.durable import DamagedError
+from metropolis.line_file import Mark, RewoundError
 from metropolis.rules.metrics import Metric, metric_named
 from metropolis.runtime.folder.history import HistoryLine, bodies_written, read_history
 from metropolis.runtime.folder.view_file import ViewFile
@@ -51,8 +52,8 @@ _events_of = msgspec.json.Decoder(_Events).decode
 class _Start:
     """The beginning of a chunk."""
 
-    before: Line | None
-    """The line before its first one; None: the file's first line."""
+    before: Mark | None
+    """That of the line before its first one; None: it begins the history."""
     positions: Float32
     looks: tuple[Look, ...]
 
@@ -89,7 +90,7 @@ class HistorySteps:
         self.steps: Step = 0
         self.calls: list[int] = []
         """The number of calls up to and including each step."""
-        self._last: Line | None = None
+        self._last: Mark | None = None
         self._positions = np.array(self._view.beginning, np.float32)
         self._looks = list(self._view.looks)
         self._starts: list[_Start] = []
@@ -98,12 +99,16 @@ class HistorySteps:
 
     def refresh(self) -> set[int]:
         """Read the steps that are new; return the numbers of the chunks that changed."""
-        if self._last is not None and self._path.stat().st_size < self._last.end:
-            self._restart()  # a run that resumes repeats its last steps
+        if self._last is not None:
+            self._path.stat()  # raises FileNotFoundError: the folder may have been removed
         first = self.steps
         try:
-            for line in read_history(self._path, self._run, self._last):
-                self._add(line)
+            try:
+                self._add_new()
+            except RewoundError:  # a run that resumes repeats its last steps
+                self._restart()
+                first = 0
+                self._add_new()
             self.damage = None
         except DamagedError as error:
             self.damage = f"{error}"
@@ -116,6 +121,10 @@ class HistorySteps:
             return set()
         return set(range(first // self._chunk_steps, self.chunks))
 
+    def _add_new(self) -> None:
+        for line in read_history(self._path, self._run, self._last):
+            self._add(line)
+
     def _add(self, line: HistoryLine) -> None:
         self._edit(self.steps, self._positions, self._looks)
         if (
@@ -127,7 +136,7 @@ class HistorySteps:
         for agent, look in self._looks_of(line.content):
             self._looks[agent] = look
         self.calls.append(line.calls)
-        self._last = Line(line.line.mark, b"", line.line.end)
+        self._last = line.line.mark
         self.steps += 1
 
     def _start(self) -> _Start:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from metropolis.durable import read_document
+from metropolis.line_file import read_document
 from metropolis.runtime.folder.checkpoint import CHECKPOINT, Checkpoints
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step

@@ -13,6 +13,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.runtime.live.result import INTERRUPTED, RunResult
+from metropolis.runtime.live.run_control import RunControl, RunProgress
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.world.scenario import make_scenario
 from tests.viewer.data.conftest import AGENTS, STEPS, simulation
@@ -33,12 +34,28 @@ class Controlled:
     def __init__(self, run: Simulation) -> None:
         self.run = run
         self.results: list[RunResult] = []
-        self.thread = threading.Thread(target=lambda: self.results.append(run.run(STEPS)))
+        self.thread = threading.Thread(
+            target=lambda: self.results.append(run.run(STEPS)), daemon=True
+        )
 
     def result(self) -> RunResult:
         self.thread.join(WAIT_S)
         assert not self.thread.is_alive()
         return self.results[0]
+
+
+def settled(control: RunControl) -> RunProgress:
+    """The progress once nothing happens any more."""
+    seen: list[RunProgress | None] = []
+
+    def is_settled() -> bool:
+        time.sleep(0.1)
+        seen.append(control.progress())
+        return seen[-1] is not None and seen[-3:] == 3 * [seen[-1]]
+
+    wait_until(is_settled)
+    assert seen[-1] is not None
+    return seen[-1]
 
 
 def test_a_pause_changes_no_simulated_time(tmp_path: Path) -> None:
@@ -49,9 +66,7 @@ def test_a_pause_changes_no_simulated_time(tmp_path: Path) -> None:
     control.pause()  # before it begins
     controlled.thread.start()
     wait_until(lambda: control.progress() is not None)
-    time.sleep(0.1)
-    paused = control.progress()
-    assert paused is not None
+    paused = settled(control)
     assert paused.paused
     assert paused.floor < STEPS == paused.target
     time.sleep(0.1)

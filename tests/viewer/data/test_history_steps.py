@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.durable import LineFile, with_content
+from metropolis.line_file import LineFile, with_content
 from metropolis.runtime.folder.history import HISTORY
 from metropolis.runtime.folder.view_file import ViewFile
 from metropolis.trace.schema import TraceMeta
