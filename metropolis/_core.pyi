@@ -3,7 +3,7 @@
 It checks every argument: ValueError or TypeError for invalid ones, with the reason.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Literal, TypedDict
 
@@ -185,6 +185,10 @@ class Completion:
         """Time at which it left."""
 
     @property
+    def preempted_sim_s(self) -> float:
+        """Time that it waited after preemptions for lack of memory, since its first token."""
+
+    @property
     def aborted(self) -> bool: ...
 
 class InstanceStatus:
@@ -262,6 +266,12 @@ class InstancePool:
         copies its KV blocks to the host if they fit; the request resumes with them when its id is
         submitted again with its tokens as part of its prompt. ValueError for a request that is not
         outstanding or is already aborted.
+        """
+
+    def reprioritize(self, priorities: Mapping[int, int], now_sim_s: float) -> None:
+        """Give requests, waiting and running ones, another `Request.priority`, by id.
+
+        Ids that are not outstanding are ignored. ValueError for a time before the pool's.
         """
 
     def next_event_sim_s(self) -> float:
@@ -397,6 +407,7 @@ class Replay:
     def sent_calls(self) -> int: ...
     def sent_sim_s(self) -> npt.NDArray[np.float64]: ...
     def first_token_sim_s(self) -> npt.NDArray[np.float64]: ...
+    def preempted_sim_s(self) -> npt.NDArray[np.float64]: ...
     def completed_sim_s(self) -> npt.NDArray[np.float64]: ...
     def instance(self) -> npt.NDArray[np.int32]: ...
     def dispatched_sim_s(self) -> npt.NDArray[np.float64]: ...

@@ -171,6 +171,7 @@ void bind_instance(py::module_& m) {
       .def_readonly("output_tokens", &Completion::output_tokens)
       .def_readonly("first_token_sim_s", &Completion::first_token_sim_s)
       .def_readonly("last_token_sim_s", &Completion::last_token_sim_s)
+      .def_readonly("preempted_sim_s", &Completion::preempted_sim_s)
       .def_readonly("aborted", &Completion::aborted);
 
   py::class_<InstanceStatus>(m, "InstanceStatus",
@@ -203,6 +204,7 @@ void bind_instance(py::module_& m) {
       .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
       .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"),
            py::arg("keep") = false)
+      .def("reprioritize", &InstancePool::reprioritize, py::arg("priorities"), py::arg("now_sim_s"))
       .def("next_event_sim_s", &InstancePool::next_event_sim_s)
       .def(
           "advance",

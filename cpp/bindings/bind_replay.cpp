@@ -153,6 +153,9 @@ void bind_replay(py::module_& m) {
              return to_numpy(self.replay->timeline().first_token_sim_s);
            })
       .def(
+          "preempted_sim_s",
+          [](const BoundReplay& self) { return to_numpy(self.replay->timeline().preempted_sim_s); })
+      .def(
           "completed_sim_s",
           [](const BoundReplay& self) { return to_numpy(self.replay->timeline().completed_sim_s); })
       .def("instance",

@@ -130,17 +130,19 @@ struct InstancePool::Impl {
     if (const auto flaw = flaw_of_size(profile, request, decision_iterations); !flaw.empty()) {
       throw std::invalid_argument(name_of(id) + flaw);
     }
-    check_time(id, "submitted", at_sim_s);
+    check_time([id] { return name_of(id) + " is submitted"; }, at_sim_s);
   }
 
-  void check_time(RequestId id, const char* what, double at_sim_s) const {
+  // `what()` names what happens at that time.
+  template <typename What>
+  void check_time(const What& what, double at_sim_s) const {
     if (!(std::abs(at_sim_s) <= limits::SIM_S_MAX)) {
-      throw std::invalid_argument(name_of(id) + " is " + what + " at " + format_number(at_sim_s) +
+      throw std::invalid_argument(what() + " at " + format_number(at_sim_s) +
                                   " s; virtual time lies within ±" +
                                   format_number(limits::SIM_S_MAX));
     }
     if (at_sim_s >= now_sim_s) return;
-    throw std::invalid_argument(name_of(id) + " is " + what + " at " + std::to_string(at_sim_s) +
+    throw std::invalid_argument(what() + " at " + std::to_string(at_sim_s) +
                                 " s, but the pool has reached " + std::to_string(now_sim_s) + " s");
   }
 
@@ -223,7 +225,7 @@ void InstancePool::submit(RequestId id, const Request& request, double now_sim_s
 }
 
 void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
-  impl_->check_time(id, "aborted", now_sim_s);
+  impl_->check_time([id] { return name_of(id) + " is aborted"; }, now_sim_s);
   impl_->process_until(now_sim_s);
   const std::size_t before = impl_->unreported.size();
   for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
@@ -234,6 +236,15 @@ void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
   }
   throw std::invalid_argument(name_of(id) +
                               " cannot be aborted: it is unknown, has ended or has been aborted");
+}
+
+void InstancePool::reprioritize(const Priorities& priorities, double now_sim_s) {
+  impl_->check_time([] { return std::string("requests are reprioritized"); }, now_sim_s);
+  impl_->process_until(now_sim_s);
+  for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
+    impl_->engines[i].reprioritize(priorities, now_sim_s);
+    impl_->next_events.set(i, impl_->engines[i].next_event_sim_s());
+  }
 }
 
 bool InstancePool::waits(RequestId id) const {

@@ -49,6 +49,8 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
                  .last_shared = PrefixCache::NONE,
                  .computed_tokens = 0,
                  .swapped = {},
+                 .preempted_at = RUNS,
+                 .preempted = 0,
                  .own_blocks = 0,
                  .shared_blocks = 0,
                  .phase = 0,
@@ -63,6 +65,15 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
   } else if (waiting_.front() == slot && front_may_join()) {
     cut_leap(now_sim_s);
   }
+}
+
+void Engine::reprioritize(const Priorities& priorities, double now_sim_s) {
+  for (Sequence& sequence : slab_) {
+    const auto found = priorities.find(sequence.rank.id);
+    if (found != priorities.end()) sequence.rank.priority = found->second;
+  }
+  waiting_.rerank([this](Slot slot) { return slab_[slot].rank; });
+  if (!waiting_.empty() && front_may_join()) cut_leap(now_sim_s);
 }
 
 void Engine::step(std::deque<Completion>& out) {

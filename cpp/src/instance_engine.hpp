@@ -62,6 +62,8 @@ class Engine {
   // Whether the request was here and not yet aborted. Appends its completion if it leaves at once.
   bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
 
+  void reprioritize(const Priorities& priorities, double now_sim_s);
+
   bool waits(RequestId id) const { return waiting_.contains(id); }
 
   // Whether the host keeps KV blocks of the request from an earlier stay.
@@ -91,7 +93,9 @@ class Engine {
     PrefixCache::Block last_shared;  // the last block it holds in the prefix cache
     std::int64_t computed_tokens;    // in the KV cache; kept up to date except while decoding
     Swapped swapped;
-    std::int64_t own_blocks;     // held elsewhere, without those allocated while decoding
+    Units preempted_at;       // the boundary of its preemption; RUNS if it does not wait after one
+    Units preempted;          // waiting after earlier preemptions
+    std::int64_t own_blocks;  // held elsewhere, without those allocated while decoding
     std::int32_t shared_blocks;  // held in the prefix cache
     std::int32_t phase;          // it needs a block when (phase + iteration) % block_tokens == 0
     std::int32_t reused_tokens;  // 0 once preempted
@@ -120,6 +124,7 @@ class Engine {
     bool keep;
     friend bool operator<(const Aborting& a, const Aborting& b) { return a.id < b.id; }
   };
+  static constexpr Units RUNS = -1;
   enum class State { IDLE, AT_BOUNDARY, ITERATING };
 
   void begin_iteration();

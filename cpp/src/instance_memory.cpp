@@ -45,6 +45,7 @@ void Engine::preempt_worst() {
   swap_out(slab_[slot]);
   release_blocks(slab_[slot]);
   slab_[slot].reused_tokens = 0;
+  if (slab_[slot].generated_tokens > 0) slab_[slot].preempted_at = now_;
   waiting_.push(slab_[slot].rank, slot);
   ++preemptions_;
 }
@@ -129,6 +130,10 @@ std::int64_t Engine::tokens_to_compute(const Sequence& sequence) const {
 // Allocates the blocks of the prefill. Cached blocks leave at least one token to compute, from
 // which decoding starts.
 void Engine::admit(Sequence& sequence) {
+  if (sequence.preempted_at != RUNS) {
+    sequence.preempted += now_ - sequence.preempted_at;
+    sequence.preempted_at = RUNS;
+  }
   PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
   while (blocks.left() > 0) {
     const PrefixCache::Block block = prefixes_.find(blocks.next());
@@ -227,8 +232,10 @@ void Engine::remove(Slot slot, double now_sim_s, bool aborted, std::deque<Comple
   Sequence& sequence = slab_[slot];
   release_blocks(sequence);
   host_used_blocks_ -= blocks_of(sequence.swapped.tokens);
+  double preempted_sim_s = to_seconds(sequence.preempted);
+  if (sequence.preempted_at != RUNS) preempted_sim_s += now_sim_s - to_sim_s(sequence.preempted_at);
   out.push_back({sequence.rank.id, index_, sequence.generated_tokens, sequence.first_token_sim_s,
-                 now_sim_s, aborted});
+                 now_sim_s, preempted_sim_s, aborted});
   free_slots_.push_back(slot);
 }
 

@@ -75,6 +75,15 @@ class WaitingQueue {
     return std::ranges::any_of(sorted_, has(id)) || std::ranges::any_of(heap_, has(id));
   }
 
+  // Sorts the queue by new ranks, `rank_of(slot)`, in O(n log n).
+  template <typename RankOf>
+  void rerank(const RankOf& rank_of) {
+    sorted_.insert(sorted_.end(), heap_.begin(), heap_.end());
+    heap_.clear();
+    for (Entry& entry : sorted_) entry.rank = rank_of(entry.slot);
+    std::ranges::sort(sorted_, [](const Entry& a, const Entry& b) { return a.rank < b.rank; });
+  }
+
   // Removes a request from any place, in O(n).
   std::optional<Slot> remove(RequestId id) {
     std::optional<Slot> slot;

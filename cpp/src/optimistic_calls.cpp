@@ -73,6 +73,7 @@ void OptimisticCalls::commit(ExecutionId id) {
     const std::size_t index = found->second.first + i;
     timeline_.sent_sim_s[index] = call.sent_sim_s;
     timeline_.first_token_sim_s[index] = call.first_token_sim_s;
+    timeline_.preempted_sim_s[index] = call.preempted_sim_s;
     timeline_.completed_sim_s[index] = call.completed_sim_s;
     timeline_.instance[index] = call.instance;
   }
@@ -124,6 +125,7 @@ void OptimisticCalls::complete(ExecutionId id, std::size_t call, const Completio
   --calls.open;
   Call& completed = calls.at(call);
   completed.first_token_sim_s = completion.first_token_sim_s;
+  completed.preempted_sim_s = completion.preempted_sim_s;
   completed.completed_sim_s = completion.last_token_sim_s;
   completed.instance = completion.instance;
   for (std::size_t child = calls.first; calls.has(child); ++child) {

@@ -41,7 +41,7 @@ class OptimisticCalls {
   struct Call {
     RequestId request = 0;  // 0: not sent
     std::int32_t open_parents = 0;
-    double sent_sim_s = 0, first_token_sim_s = 0, completed_sim_s = 0;
+    double sent_sim_s = 0, first_token_sim_s = 0, preempted_sim_s = 0, completed_sim_s = 0;
     std::int32_t instance = -1;
   };
   struct Calls {  // of an execution: the trace's calls from `first` on

@@ -51,6 +51,7 @@ TraceReplay::TraceReplay(const TraceView& trace, Controller& controller, Instanc
   const std::size_t calls = trace_.prompt_tokens.size();
   timeline_.sent_sim_s.assign(calls, std::nan(""));
   timeline_.first_token_sim_s.assign(calls, std::nan(""));
+  timeline_.preempted_sim_s.assign(calls, std::nan(""));
   timeline_.completed_sim_s.assign(calls, std::nan(""));
   timeline_.instance.assign(calls, -1);
   dispatched_sim_s_.assign(trace_.row(trace_.steps, 0), std::nan(""));
@@ -151,6 +152,7 @@ void Replay::run_until(std::int64_t pause_at) {
       }
       now_sim_s_ = completion.last_token_sim_s;
       timeline_.first_token_sim_s[call] = completion.first_token_sim_s;
+      timeline_.preempted_sim_s[call] = completion.preempted_sim_s;
       timeline_.completed_sim_s[call] = completion.last_token_sim_s;
       timeline_.instance[call] = completion.instance;
       complete(call);

@@ -154,6 +154,19 @@ TEST_CASE("smaller priorities are admitted first, without preemption") {
   CHECK(out[2].id == 1);
 }
 
+TEST_CASE("the queue follows priorities that change") {
+  Profile profile = token_counter(1000);
+  profile.max_sequences = 1;
+  InstancePool pool(profile, {});
+  for (RequestId id = 0; id < 3; ++id) pool.submit(id, request(10, 5), 0);
+  pool.reprioritize({{2, -1}, {9, 0}}, 0.012);
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 3);
+  CHECK(out[1].id == 2);
+  CHECK(out[1].preempted_sim_s == 0);
+  CHECK_THROWS_AS(pool.reprioritize({{2, 0}}, 0.001), std::invalid_argument);
+}
+
 TEST_CASE("the least loaded instance is chosen, the lowest index on ties") {
   InstancePool pool(token_counter(1000), {.instances = 3});
   for (RequestId id = 0; id < 4; ++id) pool.submit(id, request(10, 5), 0);

@@ -54,7 +54,8 @@ class ServedRequest:
     instance: int
     started_s: float
     """When it would have started if its answer had not been interrupted, in seconds on the clock of
-    `request.arrived_s`: its start on an engine plus the time it spent preempted. It waited from
+    `request.arrived_s`: its start on an engine plus the time it spent preempted, by the policy or
+    by a simulated engine that lacked memory (real engines do not tell). It waited from
     `request.arrived_s` until then, and was on engines from then until `completed_s`."""
     completed_s: float
     output_tokens: int

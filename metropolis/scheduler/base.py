@@ -20,6 +20,8 @@ class InstanceLimits:
     policies observe it: engines queue requests for memory in the order of their priorities."""
     always_preemptible: bool = True
     """Whether every running request can be preempted; False: `progressed` reports which cannot."""
+    reprioritizes: bool = False
+    """Whether requests that it has can get another priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,14 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Reprioritize:
+    """The ranks of requests that `instance` has are others now: `priorities`, by request id."""
+
+    instance: int
+    priorities: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Reject:
     """`request` ends with `error`."""
 
@@ -54,7 +64,7 @@ class Report:
     instance: int
 
 
-Command = Place | Preempt | Reject | Report
+Command = Place | Preempt | Reprioritize | Reject | Report
 
 
 class InstanceDownError(MetropolisError):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 
 from metropolis.policy.base import Policy, QueuedRequest
-from metropolis.policy.faults import PluginError
-from metropolis.policy.queue import RequestQueue, order_of
-from metropolis.scheduler.base import InstanceLimits
+from metropolis.policy.faults import PluginError, read
+from metropolis.policy.queue import RequestQueue, order_of, priority_of
+from metropolis.scheduler.base import InstanceLimits, Reprioritize
 
 
 class RequestState(Enum):
@@ -35,6 +35,8 @@ class TrackedRequest:
     instance: int = -1
     """Valid unless QUEUED."""
     output_tokens: int = 0
+    priority: int = 0
+    """As its instance knows it, if it runs."""
     is_preemptible: bool = False
     """Whether it can be preempted, if it runs."""
 
@@ -60,6 +62,8 @@ class ScheduledInstance:
         """Tokens of the running requests: as last reported, and of those started since."""
         self.is_reported = False
         """Whether `held_tokens` and `is_preemptible` are up to date."""
+        self._ranked_version = -1
+        """The policy's version for which the priorities of the running requests are right."""
         self.blocked_first: tuple[int, int, int] | None = None
         """(id, version, running_version) of a first request that found no room. It finds none until
         a request leaves or ranks change, because running requests only grow."""
@@ -101,9 +105,29 @@ class ScheduledInstance:
                     victim, last = tracked, order
         return victim
 
-    def start(self, tracked: TrackedRequest) -> None:
+    def new_priorities(self, on_fault: Callable[[PluginError], None]) -> dict[int, int]:
+        """The priorities, by id, of the running requests whose rank has changed.
+
+        One that cannot be ranked goes to `on_fault` and keeps its priority.
+        """
+        version = read(self._policy, "version")
+        if version == self._ranked_version or not self.limits.reprioritizes:
+            return {}
+        self._ranked_version, found = version, dict[int, int]()
+        for id_, tracked in self.running.items():
+            try:
+                priority = priority_of(self._policy, tracked.request)
+            except PluginError as error:
+                on_fault(error)
+                continue
+            if priority != tracked.priority:
+                tracked.priority = found[id_] = priority
+        return found
+
+    def start(self, tracked: TrackedRequest, priority: int) -> None:
         """Add `tracked` to the running requests."""
-        tracked.state, tracked.is_preemptible = RequestState.RUNNING, self.limits.always_preemptible
+        tracked.state, tracked.priority = RequestState.RUNNING, priority
+        tracked.is_preemptible = self.limits.always_preemptible
         self.running[tracked.request.id] = tracked
         self.held_tokens += tracked.tokens
 
@@ -138,3 +162,11 @@ class ScheduledInstance:
             return False
         is_by_memory = len(self.running) < self.limits.requests and self.limits.kv_tokens < inf
         return is_by_memory or not self.limits.always_preemptible
+
+
+def reranked(
+    instances: Sequence[ScheduledInstance], on_fault: Callable[[PluginError], None]
+) -> list[Reprioritize]:
+    """The commands for running requests whose rank has changed, where instances take them."""
+    found = ((index, here.new_priorities(on_fault)) for index, here in enumerate(instances))
+    return [Reprioritize(index, priorities) for index, priorities in found if priorities]

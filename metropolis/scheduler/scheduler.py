@@ -7,7 +7,7 @@ The gateway drives it in real time, the simulation in virtual time.
    dispatcher defers it, all requests behind it that the same instances may serve wait.
 2. With a policy that does not preempt, an instance at its limit is closed to the dispatcher:
    requests are placed as late as possible. Instances let placed requests wait for memory in the
-   order of their ranks (Kairos §5, AI Metropolis §3.4).
+   order of their ranks (Kairos §5, AI Metropolis §3.4); those that can are told when ranks change.
 3. With a policy that preempts, requests are placed at once (Agentix §4.3). Those without room wait
    at their instance. While the first of them has none, the last-ranked running request is preempted
    if it ranks behind it, and waits at the same instance (Agentix §4.2).
@@ -47,7 +47,7 @@ from metropolis.scheduler.base import (
     Reject,
     Report,
 )
-from metropolis.scheduler.instance import RequestState, ScheduledInstance, TrackedRequest
+from metropolis.scheduler.instance import RequestState, ScheduledInstance, TrackedRequest, reranked
 from metropolis.scheduler.models import ServedModels
 from metropolis.scheduler.notifier import Notifier
 from metropolis.scheduler.placement import Placement
@@ -247,6 +247,8 @@ class Scheduler(Notifier):
             changed, self.due_s = bool(commands or self._rejected), inf
             if self._waiting:
                 self.due_s = next_due_s(self.policy, now_s, has_changed=changed)
+            if not self.preempts:
+                commands += reranked(self._instances, self.on_fault)
         except PluginError as error:  # later attempts would fail as well
             for tracked in list(self._requests.values()):
                 if tracked.state in (RequestState.QUEUED, RequestState.PLACED):
@@ -330,7 +332,7 @@ class Scheduler(Notifier):
             return
         here = self._instances[tracked.instance]
         here.queue.pop()
-        here.start(tracked)
+        here.start(tracked, priority)
         self._waiting -= 1
         self._notify(Policy.started, self.policy, tracked.request, now_s)
         commands.append(Place(tracked.request, tracked.instance, priority))

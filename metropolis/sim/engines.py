@@ -10,7 +10,7 @@ from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import read
-from metropolis.scheduler.base import InstanceLimits, Place, Preempt, Reject, Report
+from metropolis.scheduler.base import InstanceLimits, Place, Preempt, Reject, Report, Reprioritize
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.fleet_changes import Down, FleetChanges, Off, Up
@@ -49,6 +49,7 @@ class SimulatedCluster:
             InstanceLimits(
                 min(at_once, each.max_sequences) if read(policy, "preempts") else at_once,
                 each.kv_capacity_tokens,
+                reprioritizes=True,
             )
             for each in profiles
         ]
@@ -165,6 +166,8 @@ class SimulatedCluster:
                     case Preempt(request, index):
                         self._policy_preemptions += 1
                         self._instances[index].abort(request.id, now_sim_s)
+                    case Reprioritize(index, priorities):
+                        self._instances[index].reprioritize(priorities, now_sim_s)
                     case Reject(_, error):
                         raise error
                     case Report(index):

@@ -9,7 +9,7 @@ enters the engine when enough of that cache has arrived.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -40,6 +40,7 @@ class SimulatedRequest:
     """Id of its answer's text, if the whole prompt is given as texts."""
     generated_tokens: int = 0
     """Output tokens generated before preemptions."""
+    priority: int = 0
     start: Start = Start()
     """Of the latest submission."""
     submitted_sim_s: float = 0.0
@@ -59,6 +60,18 @@ class SimulatedRequest:
         if self.answer_text is None:
             return self.request.prefix
         return *self.request.prefix, (self.answer_text, self.output_tokens)
+
+    @property
+    def work(self) -> Request:
+        """What its engine has to compute."""
+        return Request(
+            self.prompt_tokens,
+            self.output_tokens - self.generated_tokens,
+            self.priority,
+            self.prefix,
+            self.start.reused_tokens,
+            self.start.reused_share,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,7 @@ class SimulatedInstance:
         """Of the engines before the latest `restart`."""
         self._requests: dict[int, SimulatedRequest] = {}
         """Submitted requests by id, but for cancelled ones."""
-        self._loading: list[tuple[float, int, Request]] = []
+        self._loading: list[tuple[float, int, SimulatedRequest]] = []
         """Heap of the requests that wait for a cache elsewhere: (ready_sim_s, id, request)."""
         self._not_begun: list[tuple[float, int]] = []
         """When requests were aborted while they waited so, and their ids."""
@@ -106,7 +119,7 @@ class SimulatedInstance:
     @property
     def held_tokens(self) -> int:
         """Tokens of the submitted requests that are not aborted, at the latest `advance`."""
-        loading = sum(tokens.prompt_tokens for _, _, tokens in self._loading)
+        loading = sum(request.prompt_tokens for _, _, request in self._loading)
         return self._pool.status().sequence_tokens + loading
 
     def cached_tokens(self, prefix: tuple[tuple[int, int], ...]) -> int:
@@ -153,17 +166,15 @@ class SimulatedInstance:
         """Submit a request, or the rest of one that was preempted."""
         id, ready_sim_s = request.request.id, max(now_sim_s, start.ready_sim_s)
         self._requests[id] = request
-        request.start, request.submitted_sim_s = start, ready_sim_s
-        tokens = Request(
-            request.prompt_tokens,
-            request.output_tokens - request.generated_tokens,
-            priority,
-            request.prefix,
-            start.reused_tokens,
-            start.reused_share,
-        )
-        heappush(self._loading, (ready_sim_s, id, tokens))
+        request.start, request.submitted_sim_s, request.priority = start, ready_sim_s, priority
+        heappush(self._loading, (ready_sim_s, id, request))
         self._submit_loaded(now_sim_s)
+
+    def reprioritize(self, priorities: Mapping[int, int], now_sim_s: float) -> None:
+        """Give requests that are here another priority, by id."""
+        for _, id, request in self._loading:
+            request.priority = priorities.get(id, request.priority)
+        self._pool.reprioritize(priorities, now_sim_s)
 
     def abort(self, request_id: int, now_sim_s: float) -> None:
         """Interrupt a request; `advance` yields it when it has left."""
@@ -190,8 +201,8 @@ class SimulatedInstance:
     def _submit_loaded(self, now_sim_s: float) -> None:
         """Give the engine what has loaded by now."""
         while self._loading and self._loading[0][0] <= now_sim_s:
-            ready_sim_s, id, tokens = heappop(self._loading)
-            self._pool.submit(id, tokens, ready_sim_s)
+            ready_sim_s, id, request = heappop(self._loading)
+            self._pool.submit(id, request.work, ready_sim_s)
 
     def _stops_loading(self, request_id: int, now_sim_s: float) -> bool:
         """Whether the request was still loading. The transfer goes on: its links stay busy."""
@@ -212,6 +223,7 @@ class SimulatedInstance:
             chunked = self._options.chunked_prefill
             alone_s = InstancePool.isolated_sim_s(self._profile, prefill, chunked)
             begun_sim_s = max(request.submitted_sim_s, completion.first_token_sim_s - alone_s)
-            request.served_sim_s += completion.last_token_sim_s - begun_sim_s
+            stay_sim_s = completion.last_token_sim_s - begun_sim_s
+            request.served_sim_s += stay_sim_s - completion.preempted_sim_s
             request.first_token_sim_s = min(request.first_token_sim_s, completion.first_token_sim_s)
         request.generated_tokens += completion.output_tokens

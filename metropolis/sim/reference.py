@@ -5,6 +5,7 @@ Deliberately slow and simple. The rules are numbered as in cpp/src/instance_engi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, nextafter
 
@@ -25,6 +26,7 @@ class Completion:
     output_tokens: int
     first_token_sim_s: float
     last_token_sim_s: float
+    preempted_sim_s: float
     aborted: bool
 
 
@@ -129,7 +131,10 @@ class _Instance(Memory):
         ahead = self.options.decision_iterations
         before = self.preemptions
         while self._growth(ahead) > self.available_blocks():
-            self.preempt(max(self.running, key=lambda s: s.rank))
+            victim = max(self.running, key=lambda s: s.rank)
+            self.preempt(victim)
+            if victim.generated:
+                victim.preempted_at = self.boundary
         for sequence in self._decoding():
             self.grow(sequence)
         self.reserved = self._growth(ahead - 1)
@@ -156,6 +161,9 @@ class _Instance(Memory):
                 break
             if not self.admit(sequence):
                 break
+            if sequence.preempted_at is not None:
+                sequence.preempted += self.boundary - sequence.preempted_at
+                sequence.preempted_at = None
             if mixed and sequence.generated and sequence.computed == sequence.to_prefill - 1:
                 sequence.computed += 1  # it decodes; its block was part of the admission
                 budget -= 1
@@ -244,8 +252,18 @@ class _Instance(Memory):
             self.release(sequence)
         else:
             self.waiting.remove(sequence)
-        tokens, first_token_sim_s = _tokens(sequence), sequence.first_token_sim_s
-        return Completion(sequence.id, self.index, tokens, first_token_sim_s, now_sim_s, aborted)
+        preempted_sim_s = sequence.preempted / SCALE
+        if sequence.preempted_at is not None:
+            preempted_sim_s += now_sim_s - self.to_sim_s(sequence.preempted_at)
+        return Completion(
+            sequence.id,
+            self.index,
+            _tokens(sequence),
+            sequence.first_token_sim_s,
+            now_sim_s,
+            preempted_sim_s,
+            aborted,
+        )
 
 
 def _by_id(sequence: Sequence) -> int:
@@ -297,6 +315,13 @@ class ReferencePool:
             self._unreported += [left] if left else []
             return
         raise ValueError(f"request {id} cannot be aborted")
+
+    def reprioritize(self, priorities: Mapping[int, int], now_sim_s: float) -> None:
+        """See `metropolis._core.InstancePool.reprioritize`."""
+        self._pass(now_sim_s)
+        for instance in self._instances:
+            for sequence in [*instance.waiting, *instance.running]:
+                sequence.priority = priorities.get(sequence.id, sequence.priority)
 
     def progress(self, instance: int = 0) -> dict[int, int]:
         """Output tokens of each running request."""

@@ -41,19 +41,25 @@ class Sequence:
     shared: list[Tokens] = field(default_factory=list)
     """Blocks it holds in the prefix cache, each given by all tokens up to its end."""
     first_token_sim_s: float = inf
+    preempted_at: int | None = None
+    """The boundary of its preemption, if it waits after one."""
+    preempted: int = 0
+    """Units of time waited after earlier preemptions."""
+    priority: int = 0
     share: int = 0
     """What is left of the prefill of reused tokens, in units of 1 / SHARE."""
     reused: int = 0
     """Leading tokens that start from another cache; 0 once preempted."""
 
     def __post_init__(self) -> None:
+        self.priority = self.request.priority
         self.share = int(self.request.reused_share * SHARE + 0.5)
         self.reused = self.request.reused_tokens if self.share < SHARE else 0
 
     @property
     def rank(self) -> tuple[int, float, int]:
         """Sort key: the smallest runs first."""
-        return (self.request.priority, self.arrival_sim_s, self.id)
+        return (self.priority, self.arrival_sim_s, self.id)
 
     @property
     def decodes(self) -> bool:

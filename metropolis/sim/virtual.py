@@ -284,7 +284,7 @@ class _ByStep:
             prompt = _core.Request(self._prompt_tokens.pop(one.id), 1)
             if not one.aborted:
                 prefill_s = self._pool.isolated_sim_s(self._profile, prompt, self._chunked_prefill)
-                started_sim_s = one.first_token_sim_s - prefill_s
+                started_sim_s = one.first_token_sim_s - prefill_s + one.preempted_sim_s
                 served.append((one.id, Service(one.instance, one.last_token_sim_s - started_sim_s)))
         return served
 

@@ -48,6 +48,10 @@ def prefix(draw: Draw) -> Any:
     )
 
 
+def priorities(draw: Draw) -> Any:
+    return {draw.whole(0, 20): draw.whole(0, 3) for _ in range(draw.random.randint(0, 3))}
+
+
 def request(draw: Draw) -> Any:
     made = draw.do(
         "Request",
@@ -98,6 +102,7 @@ def use_pool(draw: Draw) -> None:
     actions = [
         lambda: draw.do("InstancePool.submit", pool, draw.whole(0, 20), request(draw), time()),
         lambda: draw.do("InstancePool.abort", pool, draw.whole(0, 20), time(), draw.flag()),
+        lambda: draw.do("InstancePool.reprioritize", pool, priorities(draw), time()),
         advance,
         step,
         status,
@@ -237,6 +242,7 @@ def use_replay(draw: Draw) -> None:
                 for name in (
                     "sent_sim_s",
                     "first_token_sim_s",
+                    "preempted_sim_s",
                     "completed_sim_s",
                     "instance",
                     "blocked_by",

@@ -28,7 +28,7 @@ from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.gateway.scheduler_driver import Preemptible, SchedulerDriver
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
-from metropolis.scheduler.base import Command, Place, Preempt, Reject, Report
+from metropolis.scheduler.base import Command, Place, Preempt, Reject, Report, Reprioritize
 from metropolis.scheduler.instance import RequestState
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.sim.engines import SimulatedCluster
@@ -71,7 +71,7 @@ def recorded(scheduler: Scheduler, stream: Stream) -> Scheduler:
         commands: list[Command] = method(now_s)
         for command in commands:
             assert not isinstance(command, Reject)
-            if not isinstance(command, Report):
+            if not isinstance(command, Report | Reprioritize):  # the gateway's engines take none
                 stream.commands.append((now_s, command))
         return commands
 
@@ -260,7 +260,7 @@ class PlacesAnew(Driven):
         if is_requeued and self.scheduler._requests[request.id].state is RequestState.PREEMPTING:
             tracked = self.scheduler._requests[request.id]
             here = self.scheduler._instances[tracked.instance]
-            here.start(here.preempting.pop(request.id))
+            here.start(here.preempting.pop(request.id), 0)
         return await super().place(request, is_requeued=is_requeued, only=only)
 
 

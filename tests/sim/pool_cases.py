@@ -14,7 +14,9 @@ from metropolis.sim.reference import Completion, ReferencePool, Status
 
 Pool = InstancePool | ReferencePool
 Text = list[tuple[int, int]]
-Event = tuple[int, int, int, float, float, bool]
+Event = tuple[int, int, int, float, float, float, bool]
+Change = tuple[float, dict[int, int]]
+"""When requests are reprioritized, and the new priorities by their index."""
 COMPLETION = tuple(Completion.__slots__)
 
 
@@ -128,11 +130,12 @@ def run(
     cuts: Sequence[float] = (),
     aborts: Sequence[tuple[float, int, bool]] = (),
     looks: list[Seen] | None = None,
+    changes: Sequence[Change] = (),
 ) -> tuple[list[Event], Pool]:
     """Submit all requests and run to the end.
 
     Advances to each of `cuts` and aborts requests by their index on the way; those that are kept
-    come again at the next cut. `looks` gets what was to be seen after each abort and cut.
+    come again at the next cut. `looks` gets what was to be seen after each abort, change and cut.
     """
     pool = case.pool(kind)
     out: list[Event] = []
@@ -160,12 +163,17 @@ def run(
             *((now, 0, i) for i, (now, _) in enumerate(case.requests)),
             *((now, 1 + keep, i) for now, i, keep in aborts),
             *((cut, 3, 0) for cut in cuts),
+            *((now, 4, i) for i, (now, _) in enumerate(changes)),
         ]
     ):
         if what == 0:
             submit(case.ids[i], case.requests[i][1], now)
         elif what == 3:
             advance(now)
+            look(refused=False)
+        elif what == 4:
+            priorities = changes[i][1].items()
+            pool.reprioritize({case.ids[j % len(case.ids)]: new for j, new in priorities}, now)
             look(refused=False)
         else:
             id = case.ids[i % len(case.ids)]

@@ -11,22 +11,25 @@ from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request
 from metropolis.sim.reference import ReferencePool
-from tests.sim.pool_cases import Case, Seen, cases, run
+from tests.sim.pool_cases import Case, Change, Seen, cases, run
 
 TIMES = st.floats(0, 3) | st.integers(0, 120).map(lambda n: n / 64)  # the grid of some cases
 ABORTS = st.lists(st.tuples(TIMES, st.integers(0, 24), st.booleans()), max_size=30)
 CUTS = st.lists(TIMES, max_size=30)
+CHANGES = st.lists(
+    st.tuples(TIMES, st.dictionaries(st.integers(0, 24), st.integers(0, 3), max_size=8)), max_size=8
+)
 
 
-@given(cases(), ABORTS, CUTS)
+@given(cases(), ABORTS, CUTS, CHANGES)
 @settings(max_examples=400, deadline=None)
 def test_native_equals_reference(
-    case: Case, aborts: list[tuple[float, int, bool]], cuts: list[float]
+    case: Case, aborts: list[tuple[float, int, bool]], cuts: list[float], changes: list[Change]
 ) -> None:
     native: list[Seen] = []
     expected: list[Seen] = []
-    of_native, native_pool = run(case, InstancePool, cuts, aborts, native)
-    of_reference, reference_pool = run(case, ReferencePool, cuts, aborts, expected)
+    of_native, native_pool = run(case, InstancePool, cuts, aborts, native, changes)
+    of_reference, reference_pool = run(case, ReferencePool, cuts, aborts, expected, changes)
     assert native == expected
     assert of_native == of_reference
     assert native_pool.preemptions() == reference_pool.preemptions()
@@ -44,11 +47,11 @@ def test_every_request_leaves_once_and_the_memory_is_free(
     out, pool = run(case, InstancePool, cuts, [(now, i, False) for now, i, _ in aborts], looks)
     assert sorted(id for id, *_ in out) == sorted(case.ids)
     by_id = dict(zip(case.ids, case.requests, strict=True))
-    for id, _, output_tokens, first, last, aborted in out:
+    for id, _, output_tokens, first, last, preempted, aborted in out:
         arrival, request = by_id[id]
         assert (output_tokens == request.output_tokens) == (not aborted)
         assert (first == inf) == (output_tokens == 0)
-        assert last >= arrival
+        assert last - arrival >= preempted >= 0
     assert sum(aborted for *_, aborted in out) <= sum(not look.refused for look in looks)
     assert pool.outstanding() == 0
     for i in range(case.instances):

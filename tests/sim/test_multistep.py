@@ -75,7 +75,7 @@ def test_with_one_iteration_per_decision_and_no_preemption_nothing_changes(case:
         for id, (now, request) in zip(case.ids, case.requests, strict=True):
             plain.submit(id, request, now)
         assert [(c.id, c.last_token_sim_s) for c in plain.advance(inf)] == [
-            (id, last) for id, *_, last, _ in with_swap
+            (id, last) for id, *_, last, _, _ in with_swap
         ]
 
 

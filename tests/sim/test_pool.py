@@ -60,9 +60,10 @@ def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
     case.profile.k_mixed_ms = 0.0  # else a mixed iteration can be cheaper than a lone decode
     out, pool = run(case, InstancePool)
     assert sorted(id for id, *_ in out) == sorted(case.ids)
-    assert [(last, id) for id, *_, last, _ in out] == sorted((last, id) for id, *_, last, _ in out)
+    left = [(last, id) for id, *_, last, _, _ in out]
+    assert left == sorted(left)
     by_id = dict(zip(case.ids, case.requests, strict=True))
-    for id, instance, output_tokens, first, last, aborted in out:
+    for id, instance, output_tokens, first, last, preempted, aborted in out:
         arrival, request = by_id[id]
         assert (output_tokens, aborted) == (request.output_tokens, False)
         assert 0 <= instance < case.instances
@@ -71,8 +72,10 @@ def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
         if not case.options.prefix_reuse:
             chunked = case.options.chunked_prefill
             least = InstancePool.isolated_sim_s(case.profile, request, chunked)
-            assert last - arrival >= least * (1 - 1e-12)
-    end = max(last for *_, last, _ in out)
+            assert last - arrival - preempted >= least * (1 - 1e-12)
+        assert preempted >= 0
+        assert pool.preemptions() or not preempted
+    end = max(last for last, _ in left)
     for i in range(case.instances):
         assert pool.busy_sim_s(i) <= end - case.requests[0][0] + 1e-12
 
@@ -150,7 +153,7 @@ def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
     in_order = Case(case.profile, case.instances, case.options, requests, tuple(sorted(case.ids)))
     expected, pool = run(in_order, InstancePool)
     result = simulate(case.profile, **columns)
-    for id, instance, _, first, last, _ in expected:
+    for id, instance, _, first, last, *_ in expected:
         assert result["instance"][id] == instance
         assert result["first_token_sim_s"][id] == first
         assert result["last_token_sim_s"][id] == last

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 namespace metropolis {
@@ -66,8 +67,11 @@ struct Completion {
   std::int32_t output_tokens;
   double first_token_sim_s;  // infinity without tokens
   double last_token_sim_s;   // when it left
+  double preempted_sim_s;    // waiting after preemptions for lack of memory, since its first token
   bool aborted;
 };
+
+using Priorities = std::unordered_map<RequestId, std::int64_t>;
 
 struct Progress {
   RequestId id;
@@ -131,6 +135,10 @@ class InstancePool {
   // resumes with them when its id is submitted again with its tokens as part of its prompt. Throws
   // std::invalid_argument for a request that is not outstanding or is already aborted.
   void abort(RequestId id, double now_sim_s, bool keep = false);
+
+  // Gives requests, waiting and running ones, another Request::priority. Ids that are not
+  // outstanding are ignored. Throws std::invalid_argument for a time like submit().
+  void reprioritize(const Priorities& priorities, double now_sim_s);
 
   // Whether the request is outstanding and no instance has begun it; false if it is unknown.
   bool waits(RequestId id) const;

@@ -81,11 +81,12 @@ struct ReplayOptions {
   std::int64_t max_outstanding = 0;  // maximum number of calls in flight; 0: unlimited
 };
 
-// Times of sending, first token and completion, and the instance, of each call; indexed like the
-// trace's calls.
+// Times of sending, first token and completion, the time waited after preemptions since the first
+// token, and the instance, of each call; indexed like the trace's calls.
 struct Timeline {
   std::vector<double> sent_sim_s;
   std::vector<double> first_token_sim_s;
+  std::vector<double> preempted_sim_s;
   std::vector<double> completed_sim_s;
   std::vector<std::int32_t> instance;
 };

@@ -67,6 +67,7 @@ def replay_in_core(
         for each in requests
     ]
     started_sim_s = replaying.first_token_sim_s() - np.array(prefill_s, np.float64)[prompt_of]
+    started_sim_s += replaying.preempted_sim_s()
     busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(len(fleet)))
     return {
         "makespan_sim_s": replaying.makespan_sim_s,
