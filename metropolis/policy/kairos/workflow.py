@@ -12,7 +12,7 @@ from metropolis.policy.base import ServedRequest
 
 @dataclass(slots=True)
 class Stage:
-    """An execution and the stages it triggered, in order of their start."""
+    """An execution and the stages it triggered, in order of their arrival."""
 
     served: ServedRequest
     children: list[Stage] = field(default_factory=list)
@@ -25,11 +25,12 @@ def call_graph(served_requests: Sequence[ServedRequest]) -> list[Stage]:
 
     Several executions may have the name of a request's upstream function: the one that completed
     last before the request arrived is its parent. An execution without duration has no children,
-    so that a child always starts later than its parent.
+    so that a child always arrives later than its parent.
     """
     roots: list[Stage] = []
     completed: defaultdict[str, list[Stage]] = defaultdict(list)
-    stages = [Stage(e) for e in sorted(served_requests, key=lambda e: (e.started_s, e.request.id))]
+    arrived = sorted(served_requests, key=lambda e: (e.request.arrived_s, e.request.id))
+    stages = [Stage(served) for served in arrived]
     for stage in sorted(stages, key=lambda s: (s.served.completed_s, s.served.request.id)):
         if stage.served.latency_s > 0:
             completed[stage.served.request.function].append(stage)
@@ -47,13 +48,13 @@ def call_graph(served_requests: Sequence[ServedRequest]) -> list[Stage]:
 def in_parallel(stages: Sequence[Stage]) -> list[list[Stage]]:
     """The children of one execution in consecutive groups; a group overlaps in time.
 
-    A sweep over their spans: a stage that starts before all earlier ones have completed is parallel
-    to them.
+    A sweep over their spans: a stage that arrives before all earlier ones have completed is
+    parallel to them, also if it waits until they have.
     """
     groups: list[list[Stage]] = []
     until_s = float("-inf")
     for stage in stages:
-        if stage.served.started_s >= until_s:
+        if stage.served.request.arrived_s >= until_s:
             groups.append([])
         groups[-1].append(stage)
         until_s = max(until_s, stage.served.completed_s)
