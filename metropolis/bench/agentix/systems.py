@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from metropolis.sim.engine_rules import ENGINES
+from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile, ProfileEntry, load_entry
 
@@ -43,12 +43,12 @@ class System:
     copies_slower: float = 1.0
     """Duration of copies as a multiple of the profile's."""
     engine: str = "vllm"
-    """Name of its rules in ENGINES, as far as they belong to the profile."""
+    """Name of its rules in ENGINE_RULES, as far as they belong to the profile."""
 
     def instance(self, profile: str, sequences: int) -> ProfileEntry:
         """Return an instance that decodes at most `sequences` at once."""
         entry = load_entry(profile)
-        own = ENGINES[self.engine].profile(entry.profile)
+        own = ENGINE_RULES[self.engine].profile(entry.profile)
         own.max_sequences, own.host_gb = sequences, HOST_GB
         own.pcie_gb_per_s /= self.copies_slower
         _add_cpu(own, self.pool.decision_iterations)
@@ -68,7 +68,7 @@ def _add_cpu(profile: Profile, steps: int) -> None:
     profile.c_ms += (1 - share) * DECISION_MS[0]
 
 
-VLLM = System("vLLM", "fcfs", ENGINES["vllm-v0"].options(), engine="vllm-v0")
+VLLM = System("vLLM", "fcfs", ENGINE_RULES["vllm-v0"].options(), engine="vllm-v0")
 VLLM_OPT = System("vLLM-opt", "fcfs", PoolOptions(prefix_reuse=True, decision_iterations=STEPS))
 _SWAP = replace(VLLM_OPT.pool, preemption="swap")
 MLFQ = System("MLFQ", "mlfq", _SWAP, copies_slower=SLOW_COPIES)
