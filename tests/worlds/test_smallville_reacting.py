@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -86,6 +87,14 @@ def test_a_taken_tile_is_left_to_others(taken: set[tuple[int, int]], step: int) 
         assert me.activity.goal == goal
     else:
         assert me.activity.goal in set(CHAIRS) - taken
+
+
+@pytest.mark.parametrize(("place", "thing"), [("", ""), (PLACE, "<random>"), ("No inn: bar", "")])
+def test_an_imported_activity_may_have_no_place_on_the_map(place: str, thing: str) -> None:
+    me = resident()
+    me.activity = Activity("eating", place, thing, "", CHAIRS[0])
+    give_way(me, Observation(NOON_S, *CAFE["counter"][0], (seen(1, CHAIRS[0]),)))
+    assert me.activity.goal == CHAIRS[0]
 
 
 def test_one_of_the_new_people_is_asked_about() -> None:

@@ -177,10 +177,15 @@ class Atlas:
         return self._sights.within(place)
 
     def tiles(self, address: str) -> tuple[Tile, ...]:
-        """The tiles of an object, `sector: arena: object`, or the free tiles of an arena."""
-        sector, arena, *thing = address.split(": ")
+        """The tiles of an object, `sector: arena: object`, or the free tiles of an arena.
+
+        There are none if the map has no such place.
+        """
+        sector, arena, thing = (*address.split(": "), "", "")[:3]
         if thing:
-            return self.places[sector][arena][thing[0]]
+            return self.places.get(sector, {}).get(arena, {}).get(thing, ())
+        if not address or address not in self.grid.arena_names:
+            return ()
         number = self.grid.arena_names.index(address)
         free = np.argwhere((self.grid.arenas == number) & ~self.grid.walls).tolist()
         return tuple((x + self.left, y) for y, x in free)
