@@ -17,8 +17,7 @@ AS_IT_WAS, WHAT_IF = FOLDER / "as_it_was", FOLDER / "without_festival"
 
 def forget_the_festival(moment: Moment) -> None:
     """Remove the festival from the memory of Ines Duarte, whose idea it is."""
-    memory = moment.agents["Ines Duarte"].memory
-    memory.nodes = [node for node in memory.nodes if "festival" not in node.text]
+    moment.agents["Ines Duarte"].memory.forget(lambda node: "festival" in node.text)
 
 
 def live(out: Path, resume: bool = False) -> list[str]:

@@ -178,3 +178,23 @@ def test_a_memory_that_occurs_again_is_renewed(occurrences: list[Any], retrieved
     for rule in PRESETS.values():
         scores = [one.scores("bread", 99, hashed_words, rule) for one in (memory, restored)]
         assert all(map(np.array_equal, *scores))
+
+
+@given(OCCURRENCES)
+def test_what_is_forgotten_is_never_recalled(occurrences: list[Any]) -> None:
+    """The others keep their times of retrieval and evidence."""
+    memory = Memory()
+    for at, (kind, text, subject) in enumerate(occurrences):
+        evidence = tuple(range(len(memory.nodes)))
+        memory.add(Node(kind, text, at, 5, subject, "is", text, evidence))
+    memory.retrieve("cat", 3, 99, hashed_words, PAPER)
+    before = dict(zip(memory.nodes, memory.accessed_s, strict=True))
+    texts = {node: [memory.nodes[one].text for one in node.evidence] for node in memory.nodes}
+    memory.forget(lambda node: "cat" in node.text)
+    assert [node.text for node in memory.nodes] == [n.text for n in before if "cat" not in n.text]
+    for node, accessed_s in zip(memory.nodes, memory.accessed_s, strict=True):
+        old = next(one for one in before if (one.kind, one.text) == (node.kind, node.text))
+        assert accessed_s == before[old]
+        kept = [text for text in texts[old] if "cat" not in text]
+        assert [memory.nodes[one].text for one in node.evidence] == kept
+    assert all("cat" not in n.text for n in memory.retrieve("cat", 9, 100, hashed_words, PAPER))

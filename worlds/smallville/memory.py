@@ -14,7 +14,8 @@ A memory that occurs again takes the place of the former one, so that none is re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from typing import Any, Literal
 
@@ -83,6 +84,20 @@ class Memory:
             self._index_node(number, node)
         self.nodes[number], self.accessed_s[number] = node, node.created_s
         return number
+
+    def forget(self, gone: Callable[[Node], bool]) -> None:
+        """Remove the nodes for which `gone` holds; the others are numbered anew."""
+        kept = [number for number, node in enumerate(self.nodes) if not gone(node)]
+        new = {number: place for place, number in enumerate(kept)}
+        self.nodes = [
+            replace(
+                self.nodes[number],
+                evidence=tuple(new[one] for one in self.nodes[number].evidence if one in new),
+            )
+            for number in kept
+        ]
+        self.accessed_s = [self.accessed_s[number] for number in kept]
+        self.__post_init__()
 
     def importance(self, kind: Kind, text: str) -> int | None:
         """The importance of the node of that kind and text; None: there is none."""
