@@ -77,7 +77,8 @@ class KairosPacking(Dispatcher):
         shares = highest / [each.capacity_tokens for each in self.fleet.instances]
         shares[list(closed)] = np.inf
         lowest = shares.min()
-        near = shares <= max(lowest, min(lowest + NEAR, 1.0))
+        tolerance = NEAR if self._used.any() else 0.0  # idle: whichever order calls came in before
+        near = shares <= max(lowest, min(lowest + tolerance, 1.0))
         chosen = int(np.where(near, self._turns, np.iinfo(np.int64).max).argmin())
         if shares[chosen] > 1 and self._used[chosen].any():
             return None

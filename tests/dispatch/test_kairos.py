@@ -82,7 +82,9 @@ def test_a_request_goes_where_the_peak_is_lowest_or_waits(
             slow.peak(i, needed[i], now_s) / each.capacity_tokens
             for i, each in enumerate(fleet.instances)
         ]
-        near = max(min(shares), min(min(shares) + NEAR, 1.0))
+        is_idle = all(slow.is_free(instance, now_s) for instance in range(len(fleet)))
+        tolerance = 0.0 if is_idle else NEAR
+        near = max(min(shares), min(min(shares) + tolerance, 1.0))
         low = [instance for instance, share in enumerate(shares) if share <= near]
         best = min(low, key=lambda instance: slow.last.get(instance, -1))
         fits = shares[best] <= 1 or slow.is_free(best, now_s)
