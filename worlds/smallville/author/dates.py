@@ -23,7 +23,8 @@ def day_in(text: str, today: date) -> date | None:
     found = _DAY.search(text)
     if found is None:
         return None
-    near = (today + timedelta(days=days) for days in range(-_NEAR_DAYS, _NEAR_DAYS + 1))
+    ways = sorted(range(-_NEAR_DAYS, _NEAR_DAYS + 1), key=abs)
+    near = (today + timedelta(days=days) for days in ways)
     return next((day for day in near if day.day == int(found[1])), None)
 
 
