@@ -171,9 +171,18 @@ class Bench:
         return SimulatedFleet(tuple(narrow))
 
     def arriving(self, mix: str, programs: int, load: float) -> list[Program]:
-        """Generate programs at `load` times the rate that fills the fleet."""
+        """Generate programs at `load` times the rate that fills the fleet.
+
+        Programs with a call that exceeds the memory of an instance are left out.
+        """
         per_s = load * busy_rate_per_s(MIXES[mix](500, 1.0, self.seed), self.fleet)
-        return MIXES[mix](programs, per_s, self.seed)
+        capacity_tokens = min(each.kv_capacity_tokens for each in self.fleet.profiles)
+        return [
+            program
+            for program in MIXES[mix](programs, per_s, self.seed)
+            if max(call.prompt_tokens + call.output_tokens for call in program.calls)
+            <= capacity_tokens
+        ]
 
     def mixed(
         self, mix: str, load: float, arriving: Sequence[Program], policy: str, dispatcher: str
