@@ -28,7 +28,7 @@ from metropolis.bench.agentix.tables import (
 from metropolis.progress import progress_bar
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
-LOADS = (0.4, 0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
+LOADS = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
 """Shares of the rate that just saturates one instance, see Bench.busy_per_s."""
 FEW_LOADS = (0.4, 0.8, 1.1, 1.5)
 """Loads of runs with many instances."""
