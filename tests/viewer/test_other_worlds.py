@@ -192,7 +192,7 @@ def test_calls_that_failed_do_not_last(failing: Path, serve: Serve, show: Show) 
     )
     assert names == ["calls in flight", "skew, steps", "tokens so far"]  # no instance is known
     last, highest = lines[0] % 1e6, lines[0] // 1e6
-    assert last < 3
+    assert last < calls.failed.sum() / 4, "none of them is in flight for ever"
     assert abs(highest - most) <= 2
     found = page.evaluate(
         """() => { const view = metropolis.views.calls[0], {stage, side} = view;

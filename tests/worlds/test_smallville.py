@@ -153,8 +153,9 @@ def test_a_conversation_lasts_as_long_as_it_says(morning: tuple[Scenario, RunRes
     assert busy
 
 
-def test_a_pair_meets_half_way(morning: tuple[Scenario, RunResult]) -> None:
-    scenario, result = morning
+def test_a_pair_meets_half_way() -> None:
+    scenario = make_scenario("smallville", agents=10)
+    result = run(scenario, 1200, mode="lockstep")
     number = {agent.name: index for index, agent in enumerate(scenario.agents)}
     positions, apart = result.trace.positions.astype(int), 0
     for record in result.history:

@@ -43,7 +43,7 @@ class Measured:
     average_ms: float
     tails_ms: dict[int, float]
     queueing_share: float
-    """Share of queueing in the time from arrival to answer, averaged over the run's calls."""
+    """Share of queueing in the time from arrival to answer of all the run's calls together."""
     preemptions: int
     """Includes those of the history."""
     accuracy: float
