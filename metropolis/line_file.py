@@ -164,7 +164,7 @@ class LineFile:
         block = bytearray()
         for fields in lines:
             count, checksum = count + 1, crc32(fields, checksum)
-            block += b'{"line":%d,"crc32":%d,%b}\n' % (count + 1, checksum, fields)
+            block += _line(count + 1, checksum, fields)
         with reported(self.path):
             try:
                 write_all(self._file, block)
@@ -243,7 +243,7 @@ def texts_of_lines(path: Path, kind: Format, number: int) -> Iterator[bytes]:
 def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
     """Write a compressed file of one line atomically, so that it survives a power cut."""
     fields = with_content(content, kind.header(run) + b",")
-    line = b'{"line":1,"crc32":%d,%b}\n' % (crc32(fields), fields)
+    line = _line(1, crc32(fields), fields)
     write_atomically(path, gzip.compress(line, compresslevel=1, mtime=0))
 
 
@@ -252,12 +252,7 @@ def read_document(path: Path, kind: Format, run: str | None = None, form: Any = 
 
     Raises MetropolisError as `read_lines`.
     """
-    with open_regular(path, "r") as file, gzip.open(file) as compressed:
-        try:
-            text = compressed.read(LINE_MAX_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
-            raise kind.damaged(path, 1, f"{error}".lower()) from None
-    line = checked(text, _begins(1), 0)
+    line = checked(_decompressed(path, kind, 1), _begins(1), 0)
     if isinstance(line, str):
         raise kind.damaged(path, 1, line)
     header, _, content = line.partition(b"," + _IS)
@@ -307,7 +302,7 @@ def _texts(path: Path, kind: Format, number: int) -> Iterator[tuple[Path, int, b
         following = 1
         for (first, segment), (end, _) in pairwise([*segments, (start or _NUMBER_MAX, path)]):
             if number < end:
-                content = _read_segment(segment, kind, first)
+                content = _decompressed(segment, kind, first)
                 following = first + content.count(b"\n")
                 for text in islice(BytesIO(content), max(0, number - first), None):
                     yield segment, first, text
@@ -324,10 +319,11 @@ def _first_number(file: FileIO) -> int | None:
     return int(found[1]) if found else None
 
 
-def _read_segment(path: Path, kind: Format, first: int) -> bytes:
+def _decompressed(path: Path, kind: Format, first: int) -> bytes:
+    """The lines of a compressed file; `first` is the number of the first one."""
     with open_regular(path, "r") as file, gzip.open(file) as compressed:
         try:
-            return compressed.read()
+            return compressed.read(LINE_MAX_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             raise kind.damaged(path, first, f"{error}".lower(), first) from None
 
@@ -339,6 +335,10 @@ def _segments(path: Path) -> list[tuple[int, Path]]:
 
 def _begins(number: int) -> bytes:
     return b'{"line":%d,"crc32":' % number
+
+
+def _line(number: int, checksum: int, fields: bytes) -> bytes:
+    return b"%b%d,%b}\n" % (_begins(number), checksum, fields)
 
 
 def _check_header(fields: bytes, path: Path, kind: Format, run: str | None) -> None:

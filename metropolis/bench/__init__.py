@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.types import MetropolisError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def python_command(code: str) -> list[str]:
@@ -75,6 +77,16 @@ SEEDS = click.option(
     show_default=True,
     help="Seeds of what is generated, separated by commas: every run is repeated with each.",
 )
+
+
+def only_of(parts: Sequence[str]) -> Callable[[Command], Command]:
+    """Return the option --only, which chooses some of a benchmark's parts."""
+    return click.option(
+        "--only",
+        multiple=True,
+        type=click.Choice(parts),
+        help="A part; may be repeated. [default: all]",
+    )
 
 
 def fleet_of(instance: Sequence[str], profile: str, instances: int) -> SimulatedFleet:

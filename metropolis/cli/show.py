@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import click
@@ -20,12 +19,11 @@ from metropolis.cli.run_options import options_of, run_folder
 from metropolis.cli.run_report import clock
 from metropolis.cli.terminal import without_controls
 from metropolis.names import check_name
-from metropolis.runtime.reruns.state_at import state_at
+from metropolis.runtime.reruns.state_at import agent_at, state_at
 from metropolis.types import Step
 from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.world.base import Agent, Tables
 from metropolis.world.encoding import entity_to_json
-from metropolis.world.saving import restore
 
 SHOWN_LETTERS = 400
 
@@ -53,9 +51,7 @@ def command(run: str, agent: str, at: Step | None, trust: bool, as_json: bool) -
         click.echo(json.dumps(content | shown, indent=2, ensure_ascii=False))
         return
     click.echo(f"{agent} at step {found.step:,} ({content['time']})")
-    copy = deepcopy(next(one for one in scenario.agents if one.name == agent))
-    restore(copy, found.agents[agent])
-    tables = asyncio.run(_tables(copy, found.step))
+    tables = asyncio.run(_tables(agent_at(found, scenario.agents, agent), found.step))
     _print_fields("body", shown["body"])
     if not tables:
         _print_fields("mind", shown["mind"])

@@ -7,16 +7,15 @@ latency, load balancers, replicas, and the makespan of a batch.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import inf
-from multiprocessing import get_context
 
 import click
 from rich.console import Console
 
-from metropolis.bench import SEEDS
+from metropolis.bench import SEEDS, only_of
+from metropolis.bench._in_processes import in_processes
 from metropolis.bench.agentix.measure import Bench, Measured
 from metropolis.bench.agentix.systems import AGENTIX, SYSTEMS, System
 from metropolis.bench.agentix.tables import (
@@ -25,7 +24,6 @@ from metropolis.bench.agentix.tables import (
     PAPER_TIMES,
     show,
 )
-from metropolis.progress import progress_bar
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
 LOADS = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
@@ -79,6 +77,11 @@ def _measure(task: tuple[Bench, Run]) -> Measured:
     return bench.run(run.workload, run.system, per_s, run.instances, run.shares)
 
 
+def _description(task: tuple[Bench, Run]) -> str:
+    _, run = task
+    return f"{run.part}: {run.workload}, {run.system.name}"
+
+
 @cache
 def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
     return bench.busy_per_s(workload, system)
@@ -95,12 +98,7 @@ def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
     help="Maximum sequences an instance decodes at once: with fewer, fewer programs saturate it.",
 )
 @SEEDS
-@click.option(
-    "--only",
-    multiple=True,
-    type=click.Choice(PARTS),
-    help="A part; may be repeated. [default: all]",
-)
+@only_of(PARTS)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
     programs: int,
@@ -118,14 +116,8 @@ def command(
     chosen = [run for run in runs() if run.part in (only or PARTS)]
     tasks = [(Bench(profile, sequences, programs, seed), run) for seed in seeds for run in chosen]
     found: dict[str, list[Measured]] = {run.part: [] for run in chosen}
-    with (
-        progress_bar(len(tasks), "runs") as (advance, describe),
-        ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
-    ):
-        for (_, run), measured in zip(tasks, pool.map(_measure, tasks), strict=True):
-            describe(f"{run.part}: {run.workload}, {run.system.name}")
-            found[run.part].append(measured)
-            advance(1)
+    for (_, run), measured in in_processes(_measure, tasks, "runs", _description):
+        found[run.part].append(measured)
     if as_json:
         settings = {
             "profile": profile,

@@ -7,19 +7,17 @@ with ablations and the accuracy of the order.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from itertools import product
-from multiprocessing import get_context
 
 import click
 from rich.console import Console
 
 from metropolis.bench import INSTANCE, SEEDS, fleet_of
+from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
-from metropolis.progress import progress_bar
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
 
 LOADS = (0.5, 1.0, 2.0, 4.0)
@@ -88,15 +86,8 @@ def command(
         (Bench(specs, sequences, programs, history, seed), application, load)
         for seed, application, load in product(seeds, applications or ALL, LOADS)
     ]
-    measured: list[Measured] = []
-    with (
-        progress_bar(len(tasks), "loads") as (advance, describe),
-        ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
-    ):
-        for (_, application, load), found in zip(tasks, pool.map(_measure, tasks), strict=True):
-            describe(f"{application}, load {load:g}")
-            measured += found
-            advance(1)
+    runs = in_processes(_measure, tasks, "loads", lambda task: f"{task[1]}, load {task[2]:g}")
+    measured = [one for _, found in runs for one in found]
     bands = bands_of(fleet.profile_names)
     if as_json:
         settings = {

@@ -11,22 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.bench._spread import OverSeeds
 from metropolis.bench.kairos.measure import TAILS, Measured
 from metropolis.bench.kairos.paper import ACCURACY, SCENARIOS, Bands
-
-
-@dataclass(frozen=True)
-class OverSeeds:
-    """The mean of one figure, and its standard deviation (0 for one seed)."""
-
-    mean: float
-    spread: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> OverSeeds:
-        """Summarize the values of the seeds."""
-        found = np.array([*values])
-        return cls(float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else 0.0)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 
 from metropolis.llm.agent import LLM, Sender
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.reruns.state_at import agent_at
 from metropolis.types import MetropolisError
 from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.world.base import Agent
-from metropolis.world.saving import restore
 
 
 async def interview(
@@ -31,8 +30,7 @@ async def interview(
     number = [agent.name for agent in agents].index(name)
     origin.read()
     seed = origin.seed
-    agent = deepcopy(agents[number])
-    restore(agent, state.agents[name])
+    agent = agent_at(state, agents, name)
     agent.begin_step(seed, state.step)
     llm = LLM(client, agent=number, step=state.step, seed=seed, program=name)
     with Invocation(Invocations(), state.step, (name,), agent.interview, agent, llm):

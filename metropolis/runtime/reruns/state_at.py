@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 
 from metropolis.runtime.folder.checkpoint import Checkpoint
@@ -11,6 +12,7 @@ from metropolis.runtime.reruns.fork import check_step, checkpoint_at
 from metropolis.runtime.reruns.rerun import Rerun
 from metropolis.types import Step
 from metropolis.world.base import Agent, World
+from metropolis.world.saving import restore
 
 
 def state_at(
@@ -30,3 +32,10 @@ def state_at(
     step = origin.recorded_steps if at is None else at
     check_step(origin, step)
     return checkpoint_at(rerun, agents, step, lambda _: None)
+
+
+def agent_at(state: Checkpoint, agents: Sequence[Agent], name: str) -> Agent:
+    """A copy of the agent `name` as it is in `state`; `agents`, those of the run, stay."""
+    agent = deepcopy(next(one for one in agents if one.name == name))
+    restore(agent, state.agents[name])
+    return agent
