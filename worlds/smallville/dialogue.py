@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from metropolis.types import Step
 from metropolis.world.transaction import Member, Transaction
@@ -30,12 +31,32 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparation:
+    """A question ahead of a turn: how do you stand with `partner`? The answer is a `Relation`.
+
+    It changes nothing in the speaker, since the conversation may end before the turn.
+    """
+
+    partner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """How a speaker stands with its partner, and the numbers of the memories that say so."""
+
+    text: str
+    memories: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A question to the next speaker: what do you say? The answer is an `Utterance`."""
 
     partner: str
     partner_doing: str
     lines: tuple[Line, ...]
+    relation: Relation
+    """The speaker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +107,42 @@ def _free(member: Member) -> bool:
 
 
 async def _hold(first: Member, second: Member, step_s: float) -> bool:
+    """Hold one conversation; returns whether anything was said.
+
+    A speaker prepares its next turn while it and the other speak. Up to two preparations are in
+    vain, those of turns that do not take place.
+    """
     lines: tuple[Line, ...] = ()
     speaker, listener = first, second
-    while len(lines) < UTTERANCES_MAX:
-        turn = Turn(listener.name, listener.me["doing"], lines)
-        utterance = await listener.ask(speaker.name, turn)
-        if not isinstance(utterance, Utterance):
-            break
-        lines += (Line(speaker.name, utterance.text[:LINE_LETTERS]),)
-        if utterance.ends:
-            break
-        speaker, listener = listener, speaker
-    if not lines:
-        return False
-    about = await second.ask(first.name, Summary(second.name, lines))
+    async with asyncio.TaskGroup() as group:
+        prepared = [
+            group.create_task(_prepare(first, second)),
+            group.create_task(_prepare(second, first)),
+        ]
+        while len(lines) < UTTERANCES_MAX:
+            relation = await prepared.pop(0)
+            if not isinstance(relation, Relation):
+                break
+            turn = Turn(listener.name, listener.me["doing"], lines, relation)
+            said = group.create_task(listener.ask(speaker.name, turn))
+            if len(lines) + 2 < UTTERANCES_MAX:  # tasks start in order: what it says comes first
+                prepared.append(group.create_task(_prepare(speaker, listener)))
+            utterance = await said
+            if not isinstance(utterance, Utterance):
+                break
+            lines += (Line(speaker.name, utterance.text[:LINE_LETTERS]),)
+            if utterance.ends:
+                break
+            speaker, listener = listener, speaker
+        if not lines:
+            return False
+        about = await second.ask(first.name, Summary(second.name, lines))
     _write(first, second, lines, str(about), first.step + _steps(lines, step_s))
     return True
+
+
+async def _prepare(speaker: Member, listener: Member) -> Any:
+    return await listener.ask(speaker.name, Preparation(listener.name))
 
 
 def _write(first: Member, second: Member, lines: Sequence[Line], about: str, until: Step) -> None:

@@ -14,7 +14,7 @@ A memory that occurs again takes the place of the former one, so that none is re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from typing import Any, Literal
@@ -108,12 +108,24 @@ class Memory:
         self, question: str, count: int, now_s: int, embed: Embedder, settings: Settings
     ) -> list[Node]:
         """The `count` memories with the highest scores; updates their time of retrieval."""
+        chosen = self.search(question, count, now_s, embed, settings)
+        self.touch(chosen, now_s)
+        return [self.nodes[number] for number in chosen]
+
+    def search(
+        self, question: str, count: int, now_s: int, embed: Embedder, settings: Settings
+    ) -> list[int]:
+        """The numbers of the `count` memories with the highest scores."""
         numbers, scores = self.scores(question, now_s, embed, settings)
-        chosen = numbers[np.argsort(-scores, kind="stable")[:count]]
-        self._accessed_s[chosen] = now_s
-        for number in chosen.tolist():
+        chosen: list[int] = numbers[np.argsort(-scores, kind="stable")[:count]].tolist()
+        return chosen
+
+    def touch(self, numbers: Sequence[int], now_s: int) -> None:
+        """Set the time of retrieval of some nodes."""
+        for number in numbers:
             self.accessed_s[number] = now_s
-        return [self.nodes[number] for number in chosen.tolist()]
+            if number < self._known:
+                self._accessed_s[number] = now_s
 
     def latest(self, count: int, among: int) -> list[Node]:
         """The `count` last retrieved of the newest `among` nodes, the most recent one last.

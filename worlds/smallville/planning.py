@@ -68,17 +68,10 @@ async def next_activity(me: Resident, observation: Observation, now_s: int, llm:
         task = await _decompose(me, hour, now_s, llm)
     if is_sleep(task.what):
         return _go_to_bed(me, here, task)
-    known = me.known
-    sector = await _choose(me, "action_sector", task, hour, known, "", now_s, llm)
-    arena = await _choose(me, "action_arena", task, hour, known[sector], sector, now_s, llm)
-    place, things = f"{sector}: {arena}", known[sector][arena]
-    thing = ""
-    if things:
-        thing = await _choose(me, "action_game_object", task, hour, things, place, now_s, llm)
-    emoji, _, state = await asyncio.gather(
+    (place, thing, state), emoji, _ = await asyncio.gather(
+        _where(me, task, hour, now_s, llm),
         _emoji(me, task.what, llm),
         event_triple(me, f"{me.name} is {task.what}", "event_triple", llm),
-        _thing_state(me, task.what, thing, llm),
     )
     goal = target(me, observation, me.atlas.tiles(f"{place}: {thing}" if thing else place))
     me.activity = Activity(task.what, place, thing, state, goal, task.end_s)
@@ -193,6 +186,20 @@ async def _decompose(me: Resident, hour: Task, now_s: int, llm: LLM) -> Task:
     return tasks[0]
 
 
+async def _where(
+    me: Resident, task: Task, hour: Task, now_s: int, llm: LLM
+) -> tuple[str, str, str]:
+    """The place of a task, the object used for it, and the object's visible state."""
+    known = me.known
+    sector = await _choose(me, "action_sector", task, hour, known, "", now_s, llm)
+    arena = await _choose(me, "action_arena", task, hour, known[sector], sector, now_s, llm)
+    place, things = f"{sector}: {arena}", known[sector][arena]
+    if not things:
+        return place, "", ""
+    thing = await _choose(me, "action_game_object", task, hour, things, place, now_s, llm)
+    return place, thing, await _thing_state(me, task.what, thing, llm)
+
+
 async def _choose(
     me: Resident,
     function: str,
@@ -219,9 +226,7 @@ async def _emoji(me: Resident, what: str, llm: LLM) -> str:
 
 
 async def _thing_state(me: Resident, what: str, thing: str, llm: LLM) -> str:
-    """The visible state of `thing` while it is used; empty without a thing."""
-    if not thing:
-        return ""
+    """The visible state of `thing` while it is used."""
     prompt = prompts.act_obj_desc(me, what, thing)
     answer = await llm.chat(prompt, function="act_obj_desc", max_tokens=15, temperature=0)
     state = first_line(answer.text)

@@ -44,9 +44,9 @@ async def reflect(me: Resident, now_s: int, llm: LLM) -> list[str]:
         for line in lines_of(answer.text)[:INSIGHTS]:
             text, places = insight_of(line)
             evidence = [numbers[id(nodes[place])] for place in places if place < len(nodes)]
-            await think(me, text, evidence, now_s, llm)
-            insights.append(text)
-    return insights
+            insights.append((text, evidence))
+    await think(me, insights, now_s, llm)
+    return [text for text, _ in insights]
 
 
 def insight_of(line: str) -> tuple[str, list[int]]:

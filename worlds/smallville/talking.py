@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
-from metropolis.worlds.smallville.dialogue import Line, Summary, Turn, Utterance
+from metropolis.worlds.smallville.dialogue import (
+    Preparation,
+    Relation,
+    Summary,
+    Turn,
+    Utterance,
+)
 from metropolis.worlds.smallville.geography import Tile
 from metropolis.worlds.smallville.memory import Node
 from metropolis.worlds.smallville.perceiving import rate
@@ -20,6 +26,8 @@ from metropolis.worlds.smallville.world import Conversation, Observation
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
 
+Thought = tuple[str, Sequence[int]]
+"""A text, and the numbers of the memories that it is based on."""
 RELATION_MEMORIES, TURN_MEMORIES = 30, 15
 UTTERANCE_SCHEMA = {
     "type": "object",
@@ -33,8 +41,10 @@ async def answer(me: Resident, question: Any, llm: LLM) -> Any:
     """Answer a question of `dialogue`."""
     now_s = me.now_s
     match question:
-        case Turn(partner, doing, lines):
-            return await _say(me, partner, doing, lines, now_s, llm)
+        case Preparation(partner):
+            return await _prepare(me, partner, now_s, llm)
+        case Turn():
+            return await _say(me, question, now_s, llm)
         case Summary(partner, lines):
             prompt = prompts.summarize_conversation(me, partner, lines)
             reply = await llm.chat(prompt, function="summarize_conversation", max_tokens=40)
@@ -80,19 +90,22 @@ async def look_back(me: Resident, now_s: int, llm: LLM) -> None:
             for function in ("planning_thought_on_convo", "memo_on_convo")
         )
     )
-    for text in texts:
-        await think(me, text, [talk.memory], now_s, llm)
     me.day.intentions.append(texts[0])
-    await revise_tasks(me, now_s, llm)
+    thoughts = [(text, [talk.memory]) for text in texts]
+    await asyncio.gather(think(me, thoughts, now_s, llm), revise_tasks(me, now_s, llm))
 
 
-async def think(me: Resident, text: str, evidence: list[int], now_s: int, llm: LLM) -> None:
-    """Add a thought to the memory."""
-    (subject, predicate, what), importance = await asyncio.gather(
-        event_triple(me, text, "event_triple", llm), rate(me, "thought", text, llm)
+async def think(me: Resident, thoughts: Sequence[Thought], now_s: int, llm: LLM) -> None:
+    """Add thoughts to the memory. Those with equal texts are rated once, unless each is rated."""
+    texts = [text for text, _ in thoughts]
+    rated = texts if me.settings.rerates else list(dict.fromkeys(texts))
+    triples, importances = await asyncio.gather(
+        asyncio.gather(*(event_triple(me, text, "event_triple", llm) for text in texts)),
+        asyncio.gather(*(rate(me, "thought", text, llm) for text in rated)),
     )
-    node = Node("thought", text, now_s, importance, subject, predicate, what, tuple(evidence))
-    me.memory.add(node)
+    importance = dict(zip(rated, importances, strict=True))
+    for (text, evidence), triple in zip(thoughts, triples, strict=True):
+        me.memory.add(Node("thought", text, now_s, importance[text], *triple, tuple(evidence)))
 
 
 async def _conclude(me: Resident, function: str, talk: Talk, now_s: int, llm: LLM) -> str:
@@ -101,16 +114,26 @@ async def _conclude(me: Resident, function: str, talk: Talk, now_s: int, llm: LL
     return next(iter(lines_of(answer.text)), f"{me.name} talked with {talk.partner}.")
 
 
-async def _say(
-    me: Resident, partner: str, doing: str, lines: Sequence[Line], now_s: int, llm: LLM
-) -> Utterance:
-    """The next utterance, from the relationship with `partner` and retrieved memories."""
-    known = me.recall(partner, RELATION_MEMORIES)
-    prompt = prompts.summarize_relationship(me, partner, known, now_s)
+async def _prepare(me: Resident, partner: str, now_s: int, llm: LLM) -> Relation:
+    """The relationship with `partner`, from memories that are retrieved when it is used."""
+    known = me.memory.search(partner, RELATION_MEMORIES, now_s, me.embed, me.settings)
+    nodes = [me.memory.nodes[number] for number in known]
+    prompt = prompts.summarize_relationship(me, partner, nodes, now_s)
     relation = await llm.chat(prompt, function="summarize_relationship", max_tokens=140)
-    topic = " ".join(line.text for line in lines[-2:]) or f"news for {partner}, who is {doing}"
-    known = me.recall(topic, TURN_MEMORIES)
-    prompt = prompts.iterative_convo(me, partner, doing, relation.text.strip(), known, lines, now_s)
+    return Relation(relation.text.strip(), tuple(known))
+
+
+async def _say(me: Resident, turn: Turn, now_s: int, llm: LLM) -> Utterance:
+    """The next utterance, from the relationship with the partner and retrieved memories."""
+    me.memory.touch(turn.relation.memories, now_s)
+    lines = turn.lines
+    topic = " ".join(line.text for line in lines[-2:])
+    known = me.recall(
+        topic or f"news for {turn.partner}, who is {turn.partner_doing}", TURN_MEMORIES
+    )
+    prompt = prompts.iterative_convo(
+        me, turn.partner, turn.partner_doing, turn.relation.text, known, lines, now_s
+    )
     reply = await llm.chat(
         prompt, function="iterative_convo", max_tokens=150, json_schema=UTTERANCE_SCHEMA
     )
