@@ -16,7 +16,7 @@ class InstanceSpec:
     capacity_tokens: int
     """Size of its KV cache."""
     tokens_per_s: float
-    """Decode speed of one request in a full batch, as profiled."""
+    """Decode speed of one request in a usual busy batch, as profiled."""
     models: tuple[str, ...] = ()
     """The models that it serves; empty: every model."""
 

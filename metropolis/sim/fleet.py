@@ -17,6 +17,8 @@ from metropolis.trace.programs import Program
 from metropolis.types import MetropolisError
 
 INSTANCES_MAX = 100_000
+SEQUENCE_TOKENS = 800
+"""Tokens of KV that a running sequence holds, assumed where sequences are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,13 @@ class SimulatedFleet:
 
 
 def _spec(entry: ProfileEntry) -> InstanceSpec:
-    """The specification for dispatchers; the decode speed is that of a half-full batch."""
+    """The specification for dispatchers: the decode speed is that of a usual busy batch.
+
+    That is half of the most sequences, or as many of SEQUENCE_TOKENS as fill the memory.
+    """
     profile, tokens = entry.profile, entry.profile.kv_capacity_tokens
-    iteration_s = InstancePool.iteration_sim_s(profile, profile.max_sequences // 2, tokens)
+    sequences = max(1, min(profile.max_sequences // 2, tokens // SEQUENCE_TOKENS))
+    iteration_s = InstancePool.iteration_sim_s(profile, sequences, tokens)
     return InstanceSpec(tokens, 1 / iteration_s, () if entry.model is None else (entry.model,))
 
 
@@ -139,16 +145,21 @@ def busy_rate_per_s(sample: Sequence[Program], fleet: SimulatedFleet) -> float:
     """Programs per second that fill a fleet, estimated from a sample.
 
     They keep all KV memory or all sequences of every instance in use, whichever is full first.
-    During decoding a request holds its prompt and, on average, half of its answer.
+    During decoding a request holds its prompt and, on average, half of its answer. Prefills, whole
+    as no cache is assumed, make the iterations longer in which they take place.
     """
     calls = [call for program in sample for call in program.calls]
-    decoded = sum(call.output_tokens for call in calls) / len(sample)
-    held = sum(
-        (call.prompt_tokens + call.output_tokens / 2) * call.output_tokens for call in calls
-    ) / len(sample)
+    decoded = sum(call.output_tokens for call in calls)
+    held = sum((call.prompt_tokens + call.output_tokens / 2) * call.output_tokens for call in calls)
 
     def full_per_s(entry: ProfileEntry) -> float:
-        spec, sequences = _spec(entry), entry.profile.max_sequences
-        return spec.tokens_per_s * min(spec.capacity_tokens / held, sequences / decoded)
+        profile, tokens = entry.profile, entry.profile.kv_capacity_tokens
+        sequences = min(profile.max_sequences, max(1, int(tokens * decoded / held)))
+        decode_s = InstancePool.iteration_sim_s(profile, sequences, tokens)
+        prefills_s = sum(
+            InstancePool.iteration_sim_s(profile, sequences, tokens, call.prompt_tokens) - decode_s
+            for call in calls
+        )
+        return len(sample) / (decode_s * decoded / sequences + prefills_s)
 
     return sum(map(full_per_s, fleet.instances))

@@ -13,21 +13,33 @@ from itertools import product
 import click
 from rich.console import Console
 
-from metropolis.bench import INSTANCE, SEEDS, fleet_of
+from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
 
-LOADS = (0.5, 1.0, 2.0, 4.0)
-"""Multiples of the rate that fills the fleet, see `busy_rate_per_s`."""
+LOADS = (1.0, 30.0, 50.0, 70.0, 90.0)
+"""Per cent of queueing under Parrot; the paper's go from 0 to 90 % (§7.1)."""
 ALL = (*APPLICATIONS, CO_LOCATED)
 
 
-def _measure(task: tuple[Bench, str, float]) -> list[Measured]:
-    bench, application, load = task
-    return bench.measure(application, load)
+def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> list[Measured]:
+    bench, application, loads = task
+    return list(bench.measure(application, loads))
+
+
+def _loads(_context: click.Context, _option: click.Parameter, text: str) -> tuple[float, ...]:
+    try:
+        loads = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        loads = ()
+    if not loads or not all(0 <= load <= 95 for load in loads):
+        raise click.BadParameter(
+            f"{text!r} should be per cents from 0 to 95 separated by commas, as in 1,50,90"
+        )
+    return loads
 
 
 @click.command("kairos")
@@ -39,11 +51,19 @@ def _measure(task: tuple[Bench, str, float]) -> list[Measured]:
     help="May be repeated.  [default: all]",
 )
 @click.option(
-    "--programs",
-    type=click.IntRange(20, 1_000_000),
-    default=3000,
+    "--loads",
+    callback=_loads,
+    default=",".join(f"{load:g}" for load in LOADS),
     show_default=True,
-    help="Programs of an application; co-located, as many of each.",
+    help="Per cent of a program's time that it queues under Parrot, on average: the rate of "
+    "arrivals is sought for each.",
+)
+@click.option(
+    "--minutes",
+    type=Number(0.01, 1440),
+    default=20,
+    show_default=True,
+    help="Simulated time for which programs arrive; in the paper's trace an hour.",
 )
 @click.option(
     "--history",
@@ -60,13 +80,14 @@ def _measure(task: tuple[Bench, str, float]) -> list[Measured]:
     type=click.IntRange(1, 4096),
     default=512,
     show_default=True,
-    help="Maximum sequences an instance decodes at once; with the default, memory is the limit.",
+    help="Maximum sequences an instance decodes at once.",
 )
 @SEEDS
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
     applications: tuple[str, ...],
-    programs: int,
+    loads: tuple[float, ...],
+    minutes: float,
     history: int,
     instances: int,
     profile: str,
@@ -83,10 +104,12 @@ def command(
     fleet = fleet_of(instance, profile, instances)
     specs = instance or (f"{profile}:{instances}",)
     tasks = [
-        (Bench(specs, sequences, programs, history, seed), application, load)
-        for seed, application, load in product(seeds, applications or ALL, LOADS)
+        (Bench(specs, sequences, minutes, history, seed), application, loads)
+        for seed, application in product(seeds, applications or ALL)
     ]
-    runs = in_processes(_measure, tasks, "loads", lambda task: f"{task[1]}, load {task[2]:g}")
+    runs = in_processes(
+        _measure, tasks, "workloads", lambda task: f"{task[1]}, seed {task[0].seed}"
+    )
     measured = [one for _, found in runs for one in found]
     bands = bands_of(fleet.profile_names)
     if as_json:
@@ -95,7 +118,7 @@ def command(
             "instances": len(fleet),
             "sequences": sequences,
             "seeds": seeds,
-            "programs": programs,
+            "minutes": minutes,
             "history": history,
         }
         found_json = {
@@ -111,6 +134,6 @@ def command(
         return
     show(measured, bands, Console())
     click.echo(
-        f"{programs} programs of an application, {history} before them, on {fleet}; all simulated, "
+        f"{minutes:g} min of arrivals, {history} programs before them, on {fleet}; all simulated, "
         "lengths are estimates"
     )

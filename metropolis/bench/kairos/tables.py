@@ -18,7 +18,7 @@ from metropolis.bench.kairos.paper import ACCURACY, SCENARIOS, Bands
 
 @dataclass(frozen=True)
 class Lower:
-    """Reduction of one latency by Kairos, in per cent, at every load."""
+    """Reduction of one latency by Kairos, in per cent, at every load (see `Measured.load`)."""
 
     application: str
     than: str
@@ -95,14 +95,17 @@ def _table(title: str, left: Sequence[str], right: Iterable[str]) -> Table:
 
 
 def _latencies(measured: Sequence[Measured]) -> Table:
-    title = "Latency, ms per output token of a program; ±: standard deviation over seeds"
+    title = (
+        "Latency, ms per output token of a program; load: queueing under Parrot; ±: standard "
+        "deviation over seeds"
+    )
     right = (
         "load",
         "queueing",
         "average",
         "±",
         *(f"P{tail}" for tail in TAILS),
-        "preempted",
+        "preemptions",
     )
     table = _table(title, ("", "system"), right)
     for (application, load, system), seeds in runs_of(measured).items():
@@ -110,7 +113,7 @@ def _latencies(measured: Sequence[Measured]) -> Table:
         table.add_row(
             application,
             system,
-            f"{load:g}",
+            f"{load:g} %",
             f"{np.mean([one.queueing_share for one in seeds]):.0%}",
             f"{average.mean:.0f}",
             f"{average.spread:.0f}",
@@ -121,7 +124,7 @@ def _latencies(measured: Sequence[Measured]) -> Table:
 
 
 def _lower(found: Sequence[Lower]) -> Table:
-    loads = [f"{load:g}" for load in found[0].by_load]
+    loads = [f"{load:g} %" for load in found[0].by_load]
     title = "Kairos is lower by, %, at each load; ±: largest standard deviation over seeds"
     table = _table(title, ("", "than", "latency"), (*loads, "±", "paper"))
     for one in found:
@@ -137,7 +140,7 @@ def _lower(found: Sequence[Lower]) -> Table:
 
 
 def _accuracy(found: dict[str, dict[float, OverSeeds]]) -> Table:
-    loads = [f"{load:g}" for load in next(iter(found.values()))]
+    loads = [f"{load:g} %" for load in next(iter(found.values()))]
     table = _table("Pairs in the right order, %, at each load", ("",), (*loads, "±", "paper"))
     for system, by_load in found.items():
         table.add_row(

@@ -23,7 +23,7 @@ def drifting_arrivals_s(count: int, per_s: float, seed: int) -> list[float]:
     """`count` ascending times, from 0 on, at a mean rate of exactly `per_s`: a Cox process.
 
     The logarithm of the rate is an Ornstein-Uhlenbeck process of arrivals, not of time: a higher
-    `per_s` scales the trace, as in Kairos (§7.1).
+    `per_s` scales the trace, as in Kairos (§2.2.1, §7.1).
     """
     draw = Random(f"{seed} arrivals")
     keep = exp(-1 / RATE_MEMORY)
