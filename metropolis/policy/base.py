@@ -121,7 +121,7 @@ class Policy(ABC):
         """`request` was cancelled before it completed."""
 
     def program_ended(self, program: str) -> None:  # noqa: B027 -- optional
-        """`program` will send no more requests."""
+        """`program` will send no more requests, and all of its requests have ended."""
 
     def function_ended(self, function: str) -> None:  # noqa: B027 -- optional
         """`function` has been unused for long: drop its state."""
