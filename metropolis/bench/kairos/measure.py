@@ -90,7 +90,7 @@ class Bench:
                 best = min(shares, key=lambda rate: abs(shares[rate] - goal))
                 if abs(shares[best] - goal) <= NEAR:
                     break
-                per_s = _next_rate(shares, goal)
+                per_s = next_rate(shares, goal)
             for system in SYSTEMS:
                 one = parrot[best] if system == "Parrot" else self.serve(application, system, best)
                 yield replace(one, load=load)
@@ -133,7 +133,7 @@ class Bench:
         return fleet
 
 
-def _next_rate(shares: dict[float, float], goal: float) -> float:
+def next_rate(shares: dict[float, float], goal: float) -> float:
     """The rate to try next, given the shares of queueing at others."""
     below = max((rate for rate, share in shares.items() if share < goal), default=None)
     above = min((rate for rate, share in shares.items() if share >= goal), default=None)
