@@ -26,6 +26,11 @@ def test_every_system_is_measured_with_every_seed() -> None:
     assert seen == [
         (n, a, x, s) for n in (0, 3) for a in ("QA", "RG") for x in (1.0, 20.0) for s in SYSTEMS
     ]
+    for row in found["simulated"]:
+        assert 0 < row["average_ms"] <= row["tails_ms"]["99"] * 1.01
+        assert 0 <= row["queueing_share"] < 1
+        blind = row["system"] in ("Parrot", "no priority")
+        assert row["accuracy"] == 0.5 if blind else row["accuracy"] > 0.4, row
     (tail,) = (
         one
         for one in found["lower_by_per_cent"]

@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from metropolis._core import simulate
-from metropolis.bench import fidelity, instances, kairos
+from metropolis.bench import fidelity, instances
 from metropolis.bench._real_run import read_run
-from metropolis.bench.kairos.measure import SYSTEMS
 from metropolis.sim.profiles import load_profile
 from metropolis.types import MetropolisError
 
@@ -141,21 +140,3 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             read_run(path)
     with pytest.raises(MetropolisError, match="No such file"):
         read_run(tmp_path / "none.csv")
-
-
-def test_kairos_is_measured_beside_its_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kairos, "LOADS", (1.0, 1.3))
-    result = CliRunner().invoke(kairos.command, ["--json", "--programs", "100"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.output)
-    rows = {(row["application"], row["load"], row["system"]): row for row in found["simulated"]}
-    assert len(rows) == 4 * len(kairos.LOADS) * len(SYSTEMS)
-    for row in rows.values():
-        assert 0 < row["average_ms"] <= row["tails_ms"]["99"] * 1.01
-        assert 0 <= row["queueing_share"] < 1
-        blind = row["system"] in ("Parrot", "no priority")
-        assert row["accuracy"] == 0.5 if blind else row["accuracy"] > 0.5, row
-    few = ["--programs", "20", "--history", "20"]
-    table = CliRunner().invoke(kairos.command, few, terminal_width=80)
-    assert "ms per output token of a program" in table.output
-    assert "all simulated" in table.output
