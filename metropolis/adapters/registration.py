@@ -19,6 +19,7 @@ IDS = {
     "metropolis/Social-v0": "social",
     "metropolis/SmallVille-v0": "smallville",
     "metropolis/LargeVille-v0": "largeville",
+    "metropolis/City-v0": "city",
 }
 """Gymnasium's id -> the world's name. ``metropolis/World-v0`` takes the name as `world`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib.resources import files
 from random import Random
@@ -31,20 +31,26 @@ class Renaming:
 
     def profile(self, profile: Profile, left: int) -> Profile:
         """`profile` of the first town, renamed and moved `left` tiles east."""
-        changed = {
-            field.name: self._renamed(getattr(profile, field.name)) for field in fields(profile)
-        }
-        return replace(profile, **changed | {"at": (profile.at[0] + left, profile.at[1])})
+        at = (profile.at[0] + left, profile.at[1])
+        return replace(with_texts(profile, self.text), at=at)
 
-    def _renamed(self, value: Any) -> Any:
+
+def with_texts(profile: Profile, change: Callable[[str], str]) -> Profile:
+    """`profile` with `change` applied to each text of its fields, keys included."""
+
+    def changed(value: Any) -> Any:
         match value:
             case str():
-                return self.text(value)
+                return change(value)
             case Mapping():
-                return {self.text(name): self.text(text) for name, text in value.items()}
+                return {change(name): change(text) for name, text in value.items()}
             case list() | tuple():
-                return type(value)(self._renamed(item) for item in value)
+                return type(value)(changed(item) for item in value)
         return value
+
+    return replace(
+        profile, **{field.name: changed(getattr(profile, field.name)) for field in fields(profile)}
+    )
 
 
 def renamings(first: Sequence[Profile], towns: int, seed: int) -> list[Renaming]:

@@ -209,6 +209,10 @@ class Atlas:
         """Every `sector: arena` and `sector: arena: object` within the square of a tile."""
         return self._sights.places((tile[0] - self.left, tile[1]), radius)
 
+    def carried(self, tile: Tile) -> bool:
+        """Whether the world moves those who stand on a tile."""
+        return False
+
     def walk(self, here: Tile, there: Tile) -> list[Tile]:
         """The tiles of a shortest walk, both ends included; empty if there is no path."""
         left = self.left

@@ -70,8 +70,13 @@ async def remember(
 
 
 def _half_way(me: Resident, observation: Observation, partner: str) -> Tile:
-    """A tile in the middle of the walk between the two, beside that of the partner."""
+    """A tile in the middle of the walk between the two, beside that of the partner.
+
+    Those who are carried, as in a train, talk on the way to their activities.
+    """
     here = (observation.x, observation.y)
+    if me.atlas.carried(here):
+        return me.activity.goal
     there = next(((of.x, of.y) for of in observation.nearby if of.name == partner), here)
     first = me.name < partner
     walk = me.atlas.walk(*((here, there) if first else (there, here)))

@@ -259,7 +259,7 @@ class SmallVille(World):
             return
         dx, dy = MOVES[action.move]
         x, y = int(member.position[0]) + dx, int(member.position[1]) + dy
-        if (dx or dy) and self._stands(x, y):
+        if (dx or dy) and self._may_enter(member, (x, y)):
             member.move((x, y))
         if action.doing is not None and member.me["busy_until"] <= member.step:
             member.write(**_body(action.doing))
@@ -273,7 +273,9 @@ class SmallVille(World):
         assert self.map is not None
         return self.map.arena_names[self.map.arenas[y, x]].partition(": ")[0], ""
 
-    def _stands(self, x: int, y: int) -> bool:
+    def _may_enter(self, member: Member, tile: Tile) -> bool:
+        """Whether `member` may step onto the neighbouring `tile` in this step."""
+        x, y = tile
         assert self.map is not None
         return 0 <= x < self.map.width and 0 <= y < self.map.height and not self._walls[y][x]
 
