@@ -9,6 +9,7 @@ may have different shapes, so p (the perceiver) and q (the walker) are not inter
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -213,7 +214,9 @@ class GenAgent(_Tiles):
                 "tiles a step"
             )
         self.arenas = np.ascontiguousarray(arenas, dtype=np.int32)
-        self._arena_rows: list[list[int]] = self.arenas.tolist()
+        self._width: int = walls.shape[1]
+        self._arena_of = array("i", self.arenas.tobytes())
+        self._is_wall: bytes = self.walls.tobytes()
         self.max_velocity = max_velocity
         self._to_zone = lru_cache(maxsize=256)(
             lambda tile, radius: self._walks(self._zone(tile, radius), horizon)
@@ -227,11 +230,16 @@ class GenAgent(_Tiles):
 
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """See `Metric.within`."""
-        beyond = sum(max(0.0, abs(p[i] - q[i]) - radius) for i in (0, 1))
-        if radius < 0 or beyond > reach:
+        dx, dy = abs(p[0] - q[0]) - radius, abs(p[1] - q[1]) - radius
+        if radius < 0 or (dx if dx > 0 else 0) + (dy if dy > 0 else 0) > reach:
             return False
         if math.isinf(radius) or reach >= self.horizon + 1:
             return True
+        # Without a walk: q is in the zone, or at most one step from it. Most queries are such.
+        if radius == 0 and reach < 2:
+            return self._is_free(_tile(p)) and self._is_free(_tile(q))
+        if dx <= 0 and dy <= 0 and self._arena(_tile(p)) == self._arena(_tile(q)):
+            return self._is_free(_tile(q))
         walks = self._near_zone if reach <= NEAR_STEPS else self._to_zone
         return walks(_tile(p), math.floor(radius)).get(_tile(q), math.inf) <= reach
 
@@ -240,10 +248,15 @@ class GenAgent(_Tiles):
         # As `CHEBYSHEV.within`, in half its time: this runs for every pair of neighbours.
         if abs(p[0] - q[0]) > radius or abs(p[1] - q[1]) > radius:
             return False
-        return self._arena(_tile(p)) == self._arena(_tile(q))
+        arena_of, width = self._arena_of, self._width
+        there = arena_of[int(q[1]) * width + int(q[0])]
+        return arena_of[int(p[1]) * width + int(p[0])] == there
 
     def _arena(self, tile: Tile) -> int:
-        return self._arena_rows[tile[1]][tile[0]]
+        return self._arena_of[tile[1] * self._width + tile[0]]
+
+    def _is_free(self, tile: Tile) -> bool:
+        return not self._is_wall[tile[1] * self._width + tile[0]]
 
     def _zone(self, tile: Tile, radius: int) -> list[Tile]:
         velocity = math.floor(self.max_velocity)

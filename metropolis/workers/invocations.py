@@ -102,6 +102,11 @@ class Invocation:
         elif error is None:
             _current.reset(self._token)
 
+    def switch(self, names: Sequence[str], code: Callable[..., Any], owner: object) -> None:
+        """Continue with other code, for other agents."""
+        self.names, self.code, self.owner = names, code, owner
+        self.active_wall_s = time.monotonic()
+
     def silent_since_wall_s(self) -> float | None:
         """Time of its start or last answer; None: it waits for an answer or an inner invocation."""
         if self.inner:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -14,15 +13,15 @@ from threading import get_ident
 from typing import Any
 
 from metropolis.llm.agent import LLM, BlockingLLM, Sender
-from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_tasks, in_strand
-from metropolis.store.execution import ClusterEffects, Execution
-from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
+from metropolis.llm.call_log import CallLog, current_strand, follow_tasks, in_strand
+from metropolis.store.execution import Execution
+from metropolis.types import Dispatch, MetropolisError, Position, Step
+from metropolis.workers.cluster_step import ClusterStep, ClusterSteps, has_routine
 from metropolis.workers.event_loop import idles
 from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.workers.threads import DaemonThreads
-from metropolis.world.base import Agent, World
+from metropolis.world.base import UNDECIDED, Agent, World
 from metropolis.world.entities import Entity
-from metropolis.world.parts import is_immutable
 from metropolis.world.state import State
 from metropolis.world.transaction import Transaction, split_into_clusters
 from metropolis.world.view import Reach, Reads, View
@@ -37,6 +36,9 @@ class LocalWorker:
     of `VirtualInstances`, and `keep_text` whether to keep texts. With `one_by_one` the members of a
     cluster run sequentially.
     """
+
+    begins_at_once = True
+    """Whether a dispatched cluster may begin before its task runs."""
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class LocalWorker:
         self.invocations = Invocations() if invocations is None else invocations
         self._tracked_loop: asyncio.AbstractEventLoop | None = None
         """The event loop whose tasks are mapped to invocations and strands."""
+        self.uses_routines = True
+        """Whether agents may decide by `Agent.routine`."""
         self.computing: set[object] = set()
         """Calls of agents in threads that do not wait for an LLM; updated on the event loop."""
 
@@ -72,39 +76,26 @@ class LocalWorker:
 
         `attempt` distinguishes executions of the same step.
         """
+        return await self.complete(self.begin(dispatch, state, attempt))
+
+    def begin(self, dispatch: Dispatch, state: State, attempt: int = 0) -> ClusterSteps:
+        """The part of `run` that waits for nothing: all of it, if no member needs a model."""
+        step, names = dispatch.step, [self._agents[i].name for i in dispatch.agents]
+        views = [View(state, self._reach, self._seed, step, name) for name in names]
+        groups = split_into_clusters(self._reach, [view.position for view in views])
+        begun = ClusterSteps(dispatch, attempt, state, [])
+        for group in groups:
+            begun.parts.append(self._begin([views[i] for i in group], state))
+        return begun
+
+    async def complete(self, begun: ClusterSteps) -> Execution:
+        """The rest of `run`."""
         self.track_tasks(asyncio.get_running_loop())
-        names = [self._agents[i].name for i in dispatch.agents]
-        parts = await self._gather(
-            [
-                self._act(part, dispatch.step, state)
-                for part in split_into_clusters(state, self._reach, dispatch.step, names)
-            ]
-        )
+        left = [part for part in begun.parts if not part.is_resolved]
+        await self._gather([self._complete(part, begun.state) for part in left])
         if self.client.exhausted is not None:  # an agent may have continued without its answer
             raise self.client.exhausted
-        writes: dict[str, Entity | None] = {}
-        actions: dict[str, Any] = {}
-        calls: dict[AgentId, list[CallRecord]] = {}
-        observed: dict[str, Reads] = {}
-        resolved: dict[str, Reads] = {}
-        for part, decided, seen, log in parts:
-            calls |= log.calls
-            observed |= seen
-            resolved |= {member.name: member.reads for member in part}
-            writes |= part.writes
-            actions |= {name: copied(action) for name, action in decided.items()}
-        return Execution(
-            dispatch.step,
-            dispatch.agents,
-            actions,
-            writes,
-            [event for part, *_ in parts for event in part.events],
-            calls,
-            observed=observed,
-            resolved=resolved,
-            attempt=attempt,
-            clusters=[ClusterEffects.of(part) for part, *_ in parts],
-        )
+        return begun.execution()
 
     def track_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
         """Attribute the tasks of `loop` to agents from now on."""
@@ -150,26 +141,68 @@ class LocalWorker:
             for task in tasks:
                 task.cancel()
 
-    async def _act(
-        self, names: Sequence[str], step: Step, state: State
-    ) -> tuple[Transaction, dict[str, Any], dict[str, Reads], CallLog]:
-        """Run the step of one cluster: all agents decide, then the world resolves the actions."""
-        log = self.call_log()
-        members = {name: self._agents[self._ids[name]] for name in names}
-        llms = {name: self.llm(name, step, log) for name in names}
-        decided = await self._gather(
-            [self._proceed(agent, llms[name], step, state) for name, agent in members.items()]
-        )
-        actions = {name: action for name, (action, _) in zip(names, decided, strict=True)}
-        observed = {name: reads for name, (_, reads) in zip(names, decided, strict=True)}
-        cluster = self.transaction(state, step, actions, members, llms)
-        with in_strand(log.resolving()):
-            await self.resolve(cluster)
-        return cluster, actions, observed, log
+    def _begin(self, views: Sequence[View], state: State) -> ClusterStep:
+        """Let the members of one cluster observe, and act if no action needs a model."""
+        world, step = self._world, views[0].step
+        members = {view.name: self._agents[self._ids[view.name]] for view in views}
+        part = ClusterStep(step, members)
+        observe, resolve = world.observe, world.resolve
+        with Invocation(self.invocations, step, (views[0].name,), observe, world) as invocation:
+            for view, agent in zip(views, members.values(), strict=True):
+                agent.begin_step(self._seed, step)
+                name = agent.name
+                invocation.switch((name,), observe, world)
+                observation = observe(view)
+                part.observed[name] = view.reads
+                action: Any = UNDECIDED
+                if self.uses_routines and has_routine(type(agent)):
+                    invocation.switch((name,), agent.routine, agent)
+                    action = self._routine(agent, observation)
+                if action is UNDECIDED:
+                    part.undecided[name] = observation
+                part.actions[name] = action
+            if not part.undecided:
+                part.cluster = self._transaction(part, state)
+                invocation.switch(list(members), resolve, world)
+                part.resolving = resolve(part.cluster)
+        return part
 
-    async def _proceed(self, agent: Agent, llm: LLM, step: Step, state: State) -> tuple[Any, Reads]:
-        observation, reads = self.observe(agent, step, state)
-        return await self.decide(agent, observation, llm), reads
+    def _routine(self, agent: Agent, observation: Any) -> Any:
+        return agent.routine(observation)
+
+    async def _complete(self, part: ClusterStep, state: State) -> None:
+        """Let the undecided members decide; then the world resolves the actions."""
+        log = part.log = self.call_log()
+        undecided = [(part.members[name], of) for name, of in part.undecided.items()]
+        llms = [self._llm_of(part, agent.name) for agent, _ in undecided]
+        part.actions |= zip(
+            part.undecided,
+            await self._gather(
+                [
+                    self.decide(agent, observation, llm)
+                    for (agent, observation), llm in zip(undecided, llms, strict=True)
+                ]
+            ),
+            strict=True,
+        )
+        if part.cluster is None:
+            part.cluster = self._transaction(part, state)
+        with in_strand(log.resolving()):
+            await self.resolve(part.cluster, part.resolving)
+        part.resolving = None
+
+    def _transaction(self, part: ClusterStep, state: State) -> Transaction:
+        return self.transaction(
+            state, part.step, part.actions, part.members, partial(self._llm_of, part)
+        )
+
+    def _llm_of(self, part: ClusterStep, name: str) -> LLM:
+        """The model of the member `name`."""
+        llm = part.llms.get(name)
+        if llm is None:
+            assert part.log is not None
+            llm = part.llms[name] = self.llm(name, part.step, part.log)
+        return llm
 
     def observe(self, agent: Agent, step: Step, state: State) -> tuple[Any, Reads]:
         """Begin the agent's step; returns its observation, and what that was made of."""
@@ -190,7 +223,7 @@ class LocalWorker:
         step: Step,
         actions: Mapping[str, Any],
         members: Mapping[str, Agent],
-        llms: Mapping[str, LLM],
+        llm_of: Callable[[str], LLM],
         before_answer: Callable[[str], None] = lambda _: None,
     ) -> Transaction:
         """The cluster of `members`, whose `actions` the world will resolve.
@@ -200,7 +233,7 @@ class LocalWorker:
 
         async def answer(name: str, question: Any) -> Any:
             before_answer(name)
-            return await self._call(members[name].answer, question, llms[name])
+            return await self._call(members[name].answer, question, llm_of(name))
 
         return Transaction(state, self._reach, self._seed, step, actions, answer)
 
@@ -217,11 +250,15 @@ class LocalWorker:
                     )
         return path
 
-    async def resolve(self, cluster: Transaction) -> None:
-        """Let the world turn the actions of `cluster` into writes."""
+    async def resolve(self, cluster: Transaction, resolving: Awaitable[None] | None = None) -> None:
+        """Let the world turn the actions of `cluster` into writes.
+
+        `resolving` is what `World.resolve` has returned, if it has been called.
+        """
         world, names = self._world, [member.name for member in cluster]
         with Invocation(self.invocations, cluster.step, names, world.resolve, world):
-            resolving = world.resolve(cluster)
+            if resolving is None:
+                resolving = world.resolve(cluster)
             if resolving is not None:
                 await resolving
 
@@ -277,14 +314,3 @@ def _in_thread(
         return method(argument, llm), None
     except BaseException as error:  # noqa: BLE001 -- raised in the invocation
         return None, error
-
-
-def copied(action: Any) -> Any:
-    """A snapshot of `action`: agents may change returned lists and mappings later."""
-    if is_immutable(action):
-        return action  # it may be compared by identity
-    if isinstance(action, Mapping):
-        return {key: copied(value) for key, value in action.items()}
-    if type(action) is list:
-        return [copied(value) for value in action]
-    return deepcopy(action)

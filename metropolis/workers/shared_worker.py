@@ -6,10 +6,13 @@ Claims need no leases, and commits carry no minds: the agents themselves are the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
 from math import inf
+from typing import Any
 
 from metropolis.store.claim import Claim
+from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
 from metropolis.types import Dispatch
 from metropolis.workers.invocations import cancelled_from_within
@@ -19,7 +22,7 @@ NAME = "local"
 
 
 class SharedWorker:
-    """Runs each ready cluster at once, in a task."""
+    """Runs each ready cluster at once, in a task if a member needs a model."""
 
     def __init__(self, local: LocalWorker, store: MemoryStore) -> None:
         self._local, self._store = local, store
@@ -48,14 +51,25 @@ class SharedWorker:
         if self._ending:
             return
         for claim in self._store.claims(NAME, inf, most=len(self._names)):
-            group.create_task(self._work(claim))
-
-    async def _work(self, claim: Claim) -> None:
-        state = claim.snapshot.shared_state
-        assert state is not None
-        try:
+            state = claim.snapshot.shared_state
+            assert state is not None
             cluster = Dispatch(claim.step, claim.agents)
-            self._store.commit(claim, await self._local.run(cluster, state, claim.number))
+            if not self._local.begins_at_once:
+                group.create_task(self._work(claim, self._local.run(cluster, state, claim.number)))
+                continue
+            try:
+                begun = self._local.begin(cluster, state, claim.number)
+            except BaseException as error:  # noqa: BLE001 -- raised in the task
+                group.create_task(self._work(claim, _fail(error)))
+                continue
+            if begun.is_resolved:
+                self._store.commit(claim, begun.execution())
+            else:
+                group.create_task(self._work(claim, self._local.complete(begun)))
+
+    async def _work(self, claim: Claim, running: Coroutine[Any, Any, Execution]) -> None:
+        try:
+            self._store.commit(claim, await running)
         except asyncio.CancelledError:
             if self._ending:
                 raise
@@ -63,3 +77,7 @@ class SharedWorker:
         except BaseException:
             self._ending = True
             raise
+
+
+async def _fail(error: BaseException) -> Execution:
+    raise error

@@ -5,6 +5,7 @@ One step of an agent, in every mode (AI Metropolis, Algorithms 1 and 2):
 1. `World.observe` makes the observation from a `View` of the agent's surroundings as they stand
    when the step begins.
 2. `Agent.proceed` calls LLMs and returns an action. It changes only the agent's own state.
+   `Agent.routine`, if defined, comes before it: it may return the action without a model.
 3. `World.resolve` turns the actions of one cluster into writes, which are visible to the next step.
 
 A cluster is a set of agents whose actions may conflict, the same in every mode: each is within
@@ -21,8 +22,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from metropolis.maps.map import GridMap
 from metropolis.notebook.card import card, figure
@@ -36,6 +38,12 @@ from metropolis.world.view import Reach, View
 
 if TYPE_CHECKING:
     import gymnasium
+
+
+class Undecided(Enum):
+    """The type of `UNDECIDED`."""
+
+    UNDECIDED = "undecided"
 
 
 class World(ABC):
@@ -113,6 +121,9 @@ class World(ABC):
         object.__setattr__(self, "_sealed", False)
 
 
+UNDECIDED: Final = Undecided.UNDECIDED
+"""What `Agent.routine` returns if `Agent.proceed` should decide."""
+
 Tables: TypeAlias = Mapping[str, Sequence[Mapping[str, str]]]
 """Title -> rows, each of which is column -> text."""
 
@@ -141,6 +152,15 @@ class Agent(ABC):
         An `async` function awaits its calls (`metropolis.llm.LLM`), and may use `asyncio.gather`
         to make several in parallel.
         """
+
+    def routine(self, observation: Any) -> Any:  # noqa: ARG002
+        """Return the action for this step if it needs no model; UNDECIDED: call `proceed`.
+
+        Optional: it is the action that `proceed` would return, without its coroutine or thread, so
+        a class that redefines `proceed` redefines `routine`, too. If it returns UNDECIDED, it has
+        not changed the agent, except for what `proceed` would change likewise.
+        """
+        return UNDECIDED
 
     def answer(self, question: Any, llm: Any) -> Any:
         """Return the answer to another member's question; plain or `async` like `proceed`.

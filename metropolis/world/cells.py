@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import floor, isinf
 
 from metropolis.rules.metrics import Hops, Metric
@@ -17,23 +17,25 @@ class Cells:
 
     def __init__(self, metric: Metric, radius: float) -> None:
         self._metric, self._size = metric, max(1.0, radius)
+        self._is_graph = isinstance(metric, Hops)
 
     def of(self, position: Position) -> Cell:
         """The cell of a position."""
-        if isinstance(self._metric, Hops):
+        if self._is_graph:
             return int(position[0]), 0
         return floor(position[0] / self._size), floor(position[1] / self._size)
 
-    def near(self, position: Position, radius: float, known: Iterable[Cell]) -> Iterable[Cell]:
-        """The cells within a Chebyshev distance, a lower bound of every metric of the plane.
+    def near(self, position: Position, radius: float, known: Collection[Cell]) -> Iterable[Cell]:
+        """Those of the `known` cells, or more, within a Chebyshev distance.
 
-        Cells outside `known` are empty.
+        That is a lower bound of every metric of the plane.
         """
         if isinf(radius):
             return known
-        if isinstance(self._metric, Hops):
+        if self._is_graph:
+            assert isinstance(self._metric, Hops)
             return [(node, 0) for node in self._metric.ball(int(position[0]), radius)]
-        far = radius + _ROUNDING
-        left, top = self.of((position[0] - far, position[1] - far))
-        right, bottom = self.of((position[0] + far, position[1] + far))
-        return [(x, y) for x in range(left, right + 1) for y in range(top, bottom + 1)]
+        far, size, (x, y) = radius + _ROUNDING, self._size, position
+        columns = range(floor((x - far) / size), floor((x + far) / size) + 1)
+        rows = range(floor((y - far) / size), floor((y + far) / size) + 1)
+        return [cell for x in columns for y in rows if (cell := (x, y)) in known]

@@ -60,16 +60,17 @@ class State:
     def near(self, position: Position, radius: float, step: Step) -> dict[str, Version]:
         """Name -> version of what `step` perceives within `radius` of `position`, in no order."""
         found: dict[str, Version] = {}
-        perceives = self.metric.perceives
-        for cell in self._grid.near(position, radius, self._cells):
-            for name in self._cells.get(cell, ()):
+        perceives, versions, cells = self.metric.perceives, self._versions, self._cells
+        for cell in self._grid.near(position, radius, cells):
+            for name in cells.get(cell, ()):
                 if name in found:
                     continue
-                version = self.version(name, step)
-                if version is None or version[1] is None:
-                    continue
-                if perceives(position, version[1].position, radius):
-                    found[name] = version
+                for version in reversed(versions[name]):
+                    since, entity = version
+                    if since <= step:
+                        if entity is not None and perceives(position, entity.position, radius):
+                            found[name] = version
+                        break
         return found
 
     def events(self, position: Position, radius: float, step: Step) -> list[Event]:

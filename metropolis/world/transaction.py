@@ -193,15 +193,11 @@ class Member(View):
         self._transaction.writes[entity.name] = entity
 
 
-def split_into_clusters(
-    state: State, reach: Reach, step: Step, names: Sequence[str]
-) -> list[list[str]]:
-    """Split `names` into clusters, the same in every mode.
+def split_into_clusters(reach: Reach, positions: Sequence[Position]) -> Sequence[Sequence[int]]:
+    """Split agents of one step into clusters, the same in every mode, as indices of `positions`.
 
     Agents that are dispatched together need not be near each other: lockstep dispatches all.
     """
-    if len(names) == 1:
-        return [list(names)]
-    positions = [View(state, reach, 0, step, name).position for name in names]
-    indices = clusters(reach.metric, reach.cluster_radius, positions)
-    return [[names[i] for i in group] for group in indices]
+    if len(positions) == 1:
+        return [(0,)]
+    return clusters(reach.metric, reach.cluster_radius, positions)

@@ -35,7 +35,10 @@ def observes_from(ran: Ran, agent: int, step: int, known: Rows) -> Any:
     for before in range(step):
         (execution,) = ran.executions[before]
         present = [name for name in ran.world.names if (ran.ids[name], before) in known]
-        for group in split_into_clusters(state, ran.world.reach, before, present):
+        bodies = [state.entity(name, before) for name in present]
+        positions = [body.position for body in bodies if body is not None]
+        for indices in split_into_clusters(ran.world.reach, positions):
+            group = [present[i] for i in indices]
             (whole,) = (one for one in execution.clusters if group[0] in one.members)
             if whole.answered:
                 if sorted(group) == sorted(whole.members):

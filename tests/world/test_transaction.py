@@ -202,8 +202,8 @@ def test_nothing_is_written_beyond_the_velocity_nor_read_beyond_the_radius(
     begun += [Entity(n, random.choice(places)) for n in "xyz"]
     state, position = State(metric, radius, begun), {e.name: e.position for e in begun}
     parts = [
-        Transaction(state, reach, 0, 0, dict.fromkeys(names), ask)
-        for names in split_into_clusters(state, reach, 0, "abcd")
+        Transaction(state, reach, 0, 0, dict.fromkeys("abcd"[i] for i in group), ask)
+        for group in split_into_clusters(reach, [position[name] for name in "abcd"])
     ]
     for member in [member for part in parts for member in part]:
         for _ in range(4):
@@ -235,9 +235,7 @@ def try_something(random: Random, member: Member, places: list) -> list[Entity]:
         return []
 
 
-def test_agents_far_apart_are_not_in_one_cluster(state: State) -> None:
-    assert split_into_clusters(state, REACH, 0, ["cleo", "bob", "ann"]) == [
-        ["cleo"],
-        ["bob", "ann"],
-    ]
+def test_agents_far_apart_are_not_in_one_cluster() -> None:
+    assert split_into_clusters(REACH, [(9, 0), (2, 0), (0, 0)]) == [(0,), (1, 2)]
+    assert split_into_clusters(REACH, [(9, 0)]) == [(0,)]
     assert clusters(CHEBYSHEV, REACH.cluster_radius, [(9, 0), (2, 0), (0, 0)]) == [(0,), (1, 2)]

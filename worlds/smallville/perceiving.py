@@ -59,6 +59,34 @@ async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Not
     return fresh
 
 
+Scene = tuple[object, ...]
+"""All that decides which events a resident attends to, and which of them are new."""
+
+
+def notices(me: Resident, observation: Observation) -> bool:
+    """Whether an event is new to the resident."""
+    if observation.heard:
+        return True
+    activity, talk = me.activity, me.talk
+    scene: Scene = (
+        (observation.x, observation.y),
+        observation.nearby,
+        me.recent,
+        activity.what,
+        activity.place,
+        activity.thing,
+        activity.thing_doing,
+        activity.goal,
+        None if talk is None else (talk.about, talk.partner),
+    )
+    if scene == me._unnoticed:
+        return False
+    if any(event.triple not in me.recent for event in attended(me, observation)):
+        return True
+    me._unnoticed = scene
+    return False
+
+
 async def rate(me: Resident, kind: Kind, text: str, llm: LLM) -> int:
     """The importance of `text` to the resident, 1 to 10, as the model rates it.
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from metropolis.llm.agent import LLM
 from metropolis.types import Position
-from metropolis.world.base import Agent, Tables
+from metropolis.world.base import UNDECIDED, Agent, Tables, Undecided
 from metropolis.worlds.smallville import (
     interviewing,
     perceiving,
@@ -80,6 +80,8 @@ class Resident(Agent):
     """The time of its last step; before it that of step 0."""
     _stood: Tile | None = field(default=None, repr=False)
     """The tile from which it last looked round."""
+    _unnoticed: perceiving.Scene | None = field(default=None, repr=False)
+    """The last scene in which nothing was new to it."""
     past: InitVar[Past | None] = None
     """What it has lived through before step 0."""
 
@@ -97,6 +99,39 @@ class Resident(Agent):
             if self.memory.importance("thought", text) is None:
                 node = Node("thought", text, 0, RELATION_IMPORTANCE, self.name, "knows", name)
                 self.memory.add(node)
+
+    def routine(self, observation: Observation) -> Action | Undecided | None:
+        """The action of a step in which nothing is new to it; see `proceed`."""
+        now_s, here = observation.clock_s, (observation.x, observation.y)
+        talk, activity = self.talk, self.activity
+        if (
+            observation.conversation is not None
+            or (talk is not None and now_s >= talk.until_s)
+            or day_of(now_s) != self.day.number
+        ):
+            return UNDECIDED
+        self.now_s = now_s
+        self._look_round(here)
+        if self.abed and now_s < activity.until_s:
+            return None
+        if (
+            (talk is None and now_s >= activity.until_s)
+            or self.unreflected <= 0
+            or perceiving.notices(self, observation)
+        ):
+            return UNDECIDED
+        begun = None
+        if talk is None:
+            if activity.asleep and here == activity.goal:
+                begun = planning.fall_asleep(self)
+            lay, self.abed = self.abed, begun is not None
+            if lay and self.abed:
+                return None
+            targets.give_way(self, observation)
+        move = self._atlas.toward(here, self._goal)
+        if begun is not None:
+            return Action(move, begun)
+        return _STEPS[move] if move != "stay" else None
 
     async def proceed(self, observation: Observation, llm: LLM) -> Action | None:
         """Run one step; None: the resident continues its activity in place."""

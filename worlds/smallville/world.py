@@ -140,7 +140,9 @@ class SmallVille(World):
         self.perception_radius = max(self._vision_tiles.values(), default=0)
         self._pasts = pasts
         self._start_s = (start - datetime.combine(start.date(), time())).seconds
-        self._walls = grid.walls.tolist()
+        self._walls = grid.walls.tobytes()
+        self._seen_before: dict[str, tuple[Entity, Seen]] = {}
+        """Name -> a body, and what there is to see of it."""
         name, text, clock = FreeText(NAME_LETTERS), FreeText(TEXT_LETTERS), spaces.Discrete(1 << 40)
         tile: dict[str, Any] = {
             "x": spaces.Discrete(grid.width),
@@ -277,12 +279,20 @@ class SmallVille(World):
         """Whether `member` may step onto the neighbouring `tile` in this step."""
         x, y = tile
         assert self.map is not None
-        return 0 <= x < self.map.width and 0 <= y < self.map.height and not self._walls[y][x]
+        return (
+            0 <= x < self.map.width
+            and 0 <= y < self.map.height
+            and not self._walls[y * self.map.width + x]
+        )
 
     def _seen(self, body: Entity, step: int) -> Seen:
-        x, y = body.position
         state = body.state
-        return Seen(
+        free = state["busy_until"] <= step
+        before = self._seen_before.get(body.name)
+        if before is not None and before[0] is body and before[1].free == free:
+            return before[1]
+        x, y = body.position
+        seen = Seen(
             body.name,
             int(x),
             int(y),
@@ -292,8 +302,10 @@ class SmallVille(World):
             state["thing_doing"],
             state["asleep"],
             state["until_s"],
-            state["busy_until"] <= step,
+            free,
         )
+        self._seen_before[body.name] = body, seen
+        return seen
 
     def _conversation(self, name: str, events: Sequence[Event]) -> Conversation | None:
         for event in events:

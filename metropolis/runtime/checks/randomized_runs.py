@@ -51,6 +51,8 @@ class TrialWorker(LocalWorker):
     orders: Random | None = None
     on_call: Callable[[bool, str, str], None] | None = None
 
+    begins_at_once = False
+
     async def run(self, dispatch: Dispatch, state: State, attempt: int = 0) -> Execution:
         """See `LocalWorker.run`."""
         agents = list(dispatch.agents)
@@ -69,6 +71,12 @@ class TrialWorker(LocalWorker):
         self._report(False, method.__qualname__, agent.name)
         await self._pause()
         return answer
+
+    def _routine(self, agent: Agent, observation: Any) -> Any:
+        self._report(True, agent.routine.__qualname__, agent.name)
+        action = super()._routine(agent, observation)
+        self._report(False, agent.routine.__qualname__, agent.name)
+        return action
 
     def _report(self, before: bool, code: str, agent: str) -> None:
         if self.on_call is not None:
@@ -106,6 +114,7 @@ class Trial:
             seed,
             one_by_one=one_by_one,
         )
+        self.worker.uses_routines = not one_by_one  # they should make no difference
 
     def run(self, steps: Step, on_commit: Callable[[Step], None] | None = None) -> list[StepRecord]:
         """The records of the steps below `steps`; `on_commit` receives each commit's step."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.trace.schema import ValueDependencies
 from metropolis.types import AgentId, Position, Step
-from metropolis.workers.local import copied
+from metropolis.workers.cluster_step import copied
 from metropolis.world.base import World
 from metropolis.world.cells import Cell, Cells
 from metropolis.world.encoding import plain
@@ -85,7 +85,7 @@ class RecordedDependencies:
         """Agent -> what it answered to in the step before."""
         self._known: list[Needs] = [{} for _ in names]
         """By agent: what its steps so far depend on."""
-        self._looked: list[Iterable[Area]] = [() for _ in names]
+        self._looked: list[Container[Area]] = [() for _ in names]
         """By agent: the areas that it looked at in its last step."""
         self._counts, self._writer, self._ago = array("i"), array("i"), array("i")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,17 +96,19 @@ class RecordedDependencies:
         self._is_known &= all(execution.clusters for execution in executions)
         if not self._is_known:
             return
-        rows: list[Needs] = [{} for _ in self._known]
+        rows: dict[AgentId, Needs] = {}
         for execution in executions:
             for name, reads in execution.observed.items():
                 agent = self._ids[name]
-                needs = self._needs(reads, step, self._known[agent], self._looked[agent])
+                looked, self._looked[agent] = self._looked[agent], reads.areas
+                if agent not in self._answered and self._is_unchanged(reads, step, looked):
+                    continue
+                needs = self._needs(reads, step, self._known[agent], looked)
                 for change in self._heard(name, reads, step, self._known[agent]):
                     _raise(needs, change.needs)
                 if agent in self._answered:
                     _raise(needs, self._answered[agent].needs)
                 rows[agent] = self._learn(agent, needs)
-                self._looked[agent] = reads.areas
         effects = _Effects()
         for execution in executions:
             for cluster in execution.clusters:
@@ -116,13 +118,17 @@ class RecordedDependencies:
             self._write(name, entity, change)
         self._emitted, self._answered = effects.emitted, effects.answered
         for execution in executions:
-            self._state.commit(step, execution.writes, execution.events)
+            if execution.writes or execution.events:
+                self._state.commit(step, execution.writes, execution.events)
         self._state.collect(step + 1)
-        for row in rows:
-            self._counts.append(len(row))
+        counts = array("i", bytes(len(self._known) * self._counts.itemsize))
+        for agent in sorted(rows):
+            row = rows[agent]
+            counts[agent] = len(row)
             for writer in sorted(row):
                 self._writer.append(writer)
                 self._ago.append(step - row[writer])
+        self._counts += counts
 
     def result(self) -> ValueDependencies | None:
         """The dependencies so far; None if executions lacked what was read."""
@@ -139,7 +145,25 @@ class RecordedDependencies:
 
     # --- what was read
 
-    def _needs(self, reads: Reads, step: Step, known: Needs, looked: Iterable[Area] = ()) -> Needs:
+    def _is_unchanged(self, reads: Reads, step: Step, looked: Container[Area]) -> bool:
+        """Whether all that was read is known: seen in the step before, and not changed since."""
+        if len(reads.entities) > 1:  # things looked up by name may be new to the agent
+            return False
+        for version in reads.entities.values():
+            if version is None or version[0] == step:
+                return False
+        for area, versions in reads.areas.items():
+            if area not in looked:
+                return False
+            for since, _ in versions:
+                if since == step:
+                    return False
+            left = self._left_before
+            if left and any(cell in left for cell in self._cells.near(*area, left)):
+                return False
+        return not (self._emitted and any(reads.events.values()))
+
+    def _needs(self, reads: Reads, step: Step, known: Needs, looked: Container[Area] = ()) -> Needs:
         """What the last changes of all that was read need, except of some that are `known`.
 
         In the areas that were `looked` at in the step before, only its changes are not known.
@@ -220,6 +244,8 @@ class RecordedDependencies:
     ) -> None:
         """Add the effects of a cluster, by value."""
         members = cluster.members
+        if not (execution.events or cluster.writes or cluster.answered):
+            return
         events = {
             name: of
             for name in members

@@ -12,7 +12,8 @@ from metropolis.llm.call_log import CallLog, CallRecord, in_strand
 from metropolis.speculation.base import ExecutionId
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Position, Step
-from metropolis.workers.local import LocalWorker, copied
+from metropolis.workers.cluster_step import copied
+from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
@@ -128,7 +129,9 @@ class OneResolution:
             minds.keep(one.number, one.mind, members[name])
 
         self.actions = actions = {one.name: copied(one.action) for one in self.proceeds}
-        cluster = local.transaction(state, self.step, actions, members, self.llms, before_answer)
+        cluster = local.transaction(
+            state, self.step, actions, members, self.llms.__getitem__, before_answer
+        )
         with in_strand(self.log.resolving()):
             await local.resolve(cluster)
         self.writes, self.events = cluster.writes, cluster.events

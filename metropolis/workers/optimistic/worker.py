@@ -33,8 +33,9 @@ from metropolis.speculation.base import (
     Speculation,
 )
 from metropolis.types import AgentError, AgentId, Step
+from metropolis.workers.cluster_step import copied
 from metropolis.workers.invocations import cancelled_from_within
-from metropolis.workers.local import LocalWorker, copied
+from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits

@@ -1,0 +1,115 @@
+"""One step of a cluster while a worker runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from metropolis.llm.agent import LLM
+from metropolis.llm.call_log import CallLog, CallRecord
+from metropolis.store.execution import ClusterEffects, Execution
+from metropolis.types import AgentId, Dispatch, Step
+from metropolis.world.base import Agent
+from metropolis.world.entities import Entity, Event
+from metropolis.world.parts import is_immutable
+from metropolis.world.state import State
+from metropolis.world.transaction import Transaction
+from metropolis.world.view import Reads
+
+
+@dataclass(slots=True)
+class ClusterStep:
+    """The step of one cluster."""
+
+    step: Step
+    members: Mapping[str, Agent]
+    observed: dict[str, Reads] = field(default_factory=dict)
+    """Agent -> what its observation was made of."""
+    actions: dict[str, Any] = field(default_factory=dict)
+    undecided: dict[str, Any] = field(default_factory=dict)
+    """Agent -> its observation, of those whose `proceed` has to decide."""
+    cluster: Transaction | None = None
+    """What the world makes of the actions, once all have decided."""
+    resolving: Awaitable[None] | None = None
+    """The rest of `World.resolve`, if it is async."""
+    log: CallLog | None = None
+    """The calls; None: no member needs a model."""
+    llms: dict[str, LLM] = field(default_factory=dict)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the step is complete."""
+        return self.cluster is not None and self.resolving is None
+
+
+@dataclass(slots=True)
+class ClusterSteps:
+    """The steps of the clusters into which a dispatch falls."""
+
+    dispatch: Dispatch
+    attempt: int
+    state: State
+    parts: list[ClusterStep]
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether all steps are complete."""
+        return all(part.is_resolved for part in self.parts)
+
+    def execution(self) -> Execution:
+        """What is to be committed; all steps are complete."""
+        writes: dict[str, Entity | None] = {}
+        actions: dict[str, Any] = {}
+        calls: dict[AgentId, list[CallRecord]] = {}
+        observed: dict[str, Reads] = {}
+        resolved: dict[str, Reads] = {}
+        events: list[Event] = []
+        effects = []
+        for part in self.parts:
+            cluster = part.cluster
+            assert cluster is not None
+            if part.log is not None:
+                calls |= part.log.calls
+            observed |= part.observed
+            for member in cluster:
+                resolved[member.name] = member.reads
+            writes |= cluster.writes
+            events += cluster.events
+            for name, action in part.actions.items():
+                actions[name] = None if action is None else copied(action)
+            effects.append(ClusterEffects.of(cluster))
+        return Execution(
+            self.dispatch.step,
+            self.dispatch.agents,
+            actions,
+            writes,
+            events,
+            calls,
+            observed=observed,
+            resolved=resolved,
+            attempt=self.attempt,
+            clusters=effects,
+        )
+
+
+@cache
+def has_routine(kind: type[Agent]) -> bool:
+    """Whether `kind.routine` knows what `kind.proceed` does: a subclass may redefine only that."""
+    owners = [
+        next(of for of in kind.__mro__ if name in vars(of)) for name in ("routine", "proceed")
+    ]
+    return owners[0] is not Agent and issubclass(owners[0], owners[1])
+
+
+def copied(action: Any) -> Any:
+    """A snapshot of `action`: agents may change returned lists and mappings later."""
+    if is_immutable(action):
+        return action  # it may be compared by identity
+    if isinstance(action, Mapping):
+        return {key: copied(value) for key, value in action.items()}
+    if type(action) is list:
+        return [copied(value) for value in action]
+    return deepcopy(action)
