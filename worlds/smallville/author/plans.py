@@ -6,6 +6,7 @@ import re
 from random import Random
 
 from metropolis.worlds.smallville.author.dates import over
+from metropolis.worlds.smallville.author.errands import Errands, the
 from metropolis.worlds.smallville.author.facts import invitation, name_in, news_in
 from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, pick
 from metropolis.worlds.smallville.author.weather import INDOORS, weather
@@ -105,7 +106,7 @@ def task_decomp(prompt: Prompt, random: Random) -> str:
     what = prompt.between(f"{prompt.name} is ", ". Break")
     minutes = int(re.findall(r"\((\d+) minutes\)", prompt.text)[0])
     what = invitation(prompt, prompt.hour) or what
-    return _list(_tasks(what, prompt, random), minutes, random)
+    return _list(_tasks(what, prompt, random), minutes, random, Errands(what, prompt))
 
 
 def new_decomp_schedule(prompt: Prompt, random: Random) -> str:
@@ -117,17 +118,18 @@ def new_decomp_schedule(prompt: Prompt, random: Random) -> str:
     return _list(planned or [prompt.between("part of the day (", "):")], minutes, random)
 
 
-def _list(tasks: list[str], minutes: int, random: Random) -> str:
-    """Tasks with times that fill the minutes."""
+def _list(tasks: list[str], minutes: int, random: Random, errands: Errands | None = None) -> str:
+    """Tasks, with errands in between, and with times that fill the minutes."""
     lines: list[str] = []
     turn = 0
     while minutes > 0 and len(lines) < 60:
         length = min(minutes, _MINUTES[int(random.random() * len(_MINUTES))])
         if minutes - length < 5:
             length = minutes
-        lines.append(f"{tasks[turn % len(tasks)]} ({length} minutes)")
+        errand = errands.next(random) if errands and lines else ""
+        lines.append(f"{errand or tasks[turn % len(tasks)]} ({length} minutes)")
         minutes -= length
-        turn += 1
+        turn += not errand
     return "\n".join([f" {lines[0]}", *(f"{i}) {line}" for i, line in enumerate(lines[1:], 2))])
 
 
@@ -147,13 +149,7 @@ def _work(prompt: Prompt, hour: int, workplace: str) -> str:
     pupil = re.match(r"pupil|student", occupation)
     if pupil:
         return f"studying in {workplace}" if hour >= 13 else f"in class at {workplace}"
-    return f"working at {_the(workplace)}"
-
-
-def _the(place: str) -> str:
-    """A place's name with its article."""
-    bare = place.startswith(("Alder", "Quarry", "Tully", "Mill ", "Willow", "Canal"))
-    return place if bare or place.startswith("the ") else f"the {place}"
+    return f"working at {the(workplace)}"
 
 
 def _lunch_place(prompt: Prompt, random: Random) -> str:
