@@ -19,6 +19,7 @@ VISIT, STAY = 0.3, 0.7
 VISIT_HOURS = range(13, 21)
 _AT_WORK = re.compile(r"working|studying|in class|having lunch")
 _VISITING = "visiting "
+_PLACES = re.compile(r"^(?:Home|Places in town): .*\n", re.MULTILINE)
 
 
 class CityAuthor:
@@ -36,6 +37,11 @@ class CityAuthor:
         if hourly and workplace:  # the author knows the hours of Alderbrook's workplaces
             bare = request.text.replace(f"Works at: {workplace} of {work_town}\n", "")
             text = bare.replace("Home: ", f"Works at: {workplace}\nHome: ", 1)
+            answer = author(replace(request, messages=None, prompt=text), random)
+        elif (
+            work_town and request.function == "task_decomp"
+        ):  # no errands: home may be in another town
+            text = _PLACES.sub("", request.text)
             answer = author(replace(request, messages=None, prompt=text), random)
         else:
             answer = author(request, random)

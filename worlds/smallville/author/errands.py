@@ -34,7 +34,7 @@ class Errands:
         is_work = re.search(r"\bwork|\bclass|\bstudying", what) is not None
         stays = {place for place in (work, home) if place in what} or {work if is_work else home}
         at_home = bool({home, "home"} & stays) and not re.search(r" (?:at|on|in|of) .*[A-Z]", what)
-        self._home = [] if at_home else [(home, phrases()["errands_home"])]
+        self._home = [] if at_home or not home else [(home, phrases()["errands_home"])]
         self._elsewhere = [
             (the(place), words)
             for place, rooms in _PLACE.findall(prompt.fact("Places in town"))
@@ -46,6 +46,8 @@ class Errands:
 
     def next(self, random: Random) -> str:
         """The next errand; empty: the plan goes on."""
+        if not (self._home or self._elsewhere):
+            return ""
         if self._at is not None:
             if random.random() < _RETURNING:
                 self._at = None
