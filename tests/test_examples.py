@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SHORTER = {
+    "city_society.py": ["50", "0.2"],
     "smallville_day.py": ["0.2"],
     "smallville_health.py": ["0.2"],
     "whisper_spread.py": ["1", "0.3", "6"],
