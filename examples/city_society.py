@@ -33,6 +33,7 @@ talks, of_two_towns, aboard_talks, together, outside = 0, 0, 0, 0, 0
 
 
 def answer(request, random):
+    """The author's answer, counted."""
     global calls, letters
     calls, letters = calls + 1, letters + len(request.text)
     return scenario.author(request, random)
