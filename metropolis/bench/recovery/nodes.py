@@ -94,10 +94,11 @@ class Nodes:
         """Return the processes of our workers on the second node."""
         return actors_of(self._second.pid)
 
-    def kill_second(self, away_s: float) -> list[int]:
+    def kill_second(self, away_s: float | None) -> list[int]:
         """Kill the second node with `kill -9`; return the worker processes that end with it.
 
-        After `away_s` another node replaces it; the next call waits for that node.
+        After `away_s` another node replaces it; the next call waits for that node. None: nothing
+        replaces it.
         """
         self._join_replacement()
         if self._second.poll() is not None:
@@ -106,6 +107,8 @@ class Nodes:
         raylet = raylet_of(self._second.pid)
         assert raylet is not None
         os.kill(raylet, signal.SIGKILL)
+        if away_s is None:
+            return pids
         self._replacing = Thread(target=self._replace, args=[away_s])
         self._replacing.start()
         return pids

@@ -17,8 +17,8 @@ from metropolis.world.spaces import FreeText
 from metropolis.world.transaction import Transaction
 from metropolis.world.view import View
 
-SIDE = 20
 AGENTS, STEPS = 8, 200
+TILES_PER_AGENT = 50
 MEMORY = 5
 
 
@@ -27,13 +27,14 @@ class Field(World):
     """Walkers see three tiles far and talk to adjacent walkers."""
 
     names: list[str]
+    side: int
     name, perception_radius, max_velocity, joint_radius = "field", 3.0, 1.0, 1.0
     observation_space = action_space = FreeText()
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:  # noqa: ARG002
         """Anywhere."""
         draw = Random(seed).randrange
-        return [Entity(name, (draw(SIDE), draw(SIDE)), "agent") for name in self.names]
+        return [Entity(name, (draw(self.side), draw(self.side)), "agent") for name in self.names]
 
     def observe(self, view: View) -> str:
         """Describe nearby walkers and heard words."""
@@ -50,7 +51,7 @@ class Field(World):
                 member.emit("says", words=await member.ask(beside[0].name, member.action))
         for member in members:
             draw = Random(f"{member.action} {member.name}")
-            x, y = (min(max(at + draw.choice((-1, 0, 1)), 0), SIDE) for at in member.position)
+            x, y = (min(max(at + draw.choice((-1, 0, 1)), 0), self.side) for at in member.position)
             member.move((x, y))
 
 
@@ -78,4 +79,5 @@ class Asker(Agent):
 def make(*, agents: int | None = None, seed: int = 0) -> Scenario:  # noqa: ARG001
     """Make a scenario of walkers."""
     names = [f"walker {i}" for i in range(agents or AGENTS)]
-    return Scenario(Field(names), [Asker(name) for name in names], steps=STEPS)
+    side = round((len(names) * TILES_PER_AGENT) ** 0.5)
+    return Scenario(Field(names, side), [Asker(name) for name in names], steps=STEPS)
