@@ -35,6 +35,7 @@ KILL_AT = 0.5
 LEASE_S = 5.0
 """Duration of the leases of the runs, which the claims of the dead node outlive."""
 POLL_S = 0.1
+TOO_SHORT = "ended before the node was killed"
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class Campaign:
             _end(process)
         if process.returncode:
             raise MetropolisError(f"{way}: {errors_file(out).read_text().strip() or 'it failed'}")
+        if way == KILLED and killed_at is None:
+            raise MetropolisError(f"the run {TOO_SHORT}; take more --steps or a longer --mean-s")
         found: dict[str, Any] = json.loads(summary_file(out).read_text())
         calls, bought = found["calls"], found["bought"]["answers"]
         sha256 = found["history_sha256"]
@@ -126,7 +129,7 @@ def campaign(folder: Path, agents: int, steps: int, mean_s: float, seed: int) ->
 
 @click.command("nodes")
 @click.option("--agents", type=click.IntRange(2, 1_000_000), default=1000, show_default=True)
-@click.option("--steps", type=click.IntRange(2, 1_000_000), default=12, show_default=True)
+@click.option("--steps", type=click.IntRange(2, 1_000_000), default=5, show_default=True)
 @click.option(
     "--mean-s",
     type=Number(0, 3600),
