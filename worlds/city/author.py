@@ -38,9 +38,8 @@ class CityAuthor:
             bare = request.text.replace(f"Works at: {workplace} of {work_town}\n", "")
             text = bare.replace("Home: ", f"Works at: {workplace}\nHome: ", 1)
             answer = author(replace(request, messages=None, prompt=text), random)
-        elif (
-            work_town and request.function == "task_decomp"
-        ):  # no errands: home may be in another town
+        elif work_town and request.function == "task_decomp":
+            # No errands: home may be in another town.
             text = _PLACES.sub("", request.text)
             answer = author(replace(request, messages=None, prompt=text), random)
         else:
