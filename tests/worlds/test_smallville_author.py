@@ -20,7 +20,8 @@ from metropolis.llm.base import Request
 from metropolis.llm.tokens import approximate_tokens
 from metropolis.maps.town import alderbrook
 from metropolis.worlds.smallville import planning, town_profiles
-from metropolis.worlds.smallville.author import FUNCTIONS, author
+from metropolis.worlds.smallville.author import FUNCTIONS, author, talk
+from metropolis.worlds.smallville.author.prompt import Prompt
 from metropolis.worlds.smallville.dialogue import Utterance
 from metropolis.worlds.smallville.recorded import TOKENS
 from metropolis.worlds.smallville.reflecting import insight_of
@@ -152,3 +153,10 @@ def test_residents_know_each_other_by_name() -> None:
         assert "bed" in places[profile.home][profile.room]
         assert profile.at in places[profile.home][profile.room]["bed"]
         assert not profile.workplace or profile.workplace in places
+
+
+def test_the_beginning_of_a_sentence_is_no_first_name() -> None:
+    text = "Name: Ada Whitlock (age 34)\n1. For Isabella Rodriguez's planning: bring soup\n"
+    assert "How do Ada Whitlock and Isabella Rodriguez stand" in talk.questions(
+        Prompt(text), Random(0)
+    )

@@ -186,9 +186,11 @@ def _other(prompt: Prompt) -> str:
 
 def _names(prompt: Prompt) -> list[str]:
     """The other people in the memories, the most frequent first."""
-    found = re.findall(r"\b[A-Z][a-zé]+ [A-Z][a-zé]+\b", "\n".join(prompt.statements))
+    found = _NAME.findall("\n".join(prompt.statements))
     people = [name for name in found if name != prompt.name and not _PLACE.search(name)]
     return sorted(dict.fromkeys(people), key=lambda name: -people.count(name))
 
 
+_NAME = re.compile(r"\b(?!(?:For|From|With|On|In|At|The|When|After)\b)[A-Z][a-zé]+ [A-Z][a-zé]+\b")
+"""First name and surname; a capital word at the beginning of a sentence is no first name."""
 _PLACE = re.compile(r"Caf|Inn\b|Green|College|Market|House|Lodge|Street|Workshop")
