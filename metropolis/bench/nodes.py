@@ -35,7 +35,6 @@ KILL_AT = 0.5
 LEASE_S = 5.0
 """Duration of the leases of the runs, which the claims of the dead node outlive."""
 POLL_S = 0.1
-TOO_SHORT = "ended before the node was killed"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,9 @@ class Campaign:
         if process.returncode:
             raise MetropolisError(f"{way}: {errors_file(out).read_text().strip() or 'it failed'}")
         if way == KILLED and killed_at is None:
-            raise MetropolisError(f"the run {TOO_SHORT}; take more --steps or a longer --mean-s")
+            raise MetropolisError(
+                "the run ended before the node was killed; take more --steps or a longer --mean-s"
+            )
         found: dict[str, Any] = json.loads(summary_file(out).read_text())
         calls, bought = found["calls"], found["bought"]["answers"]
         sha256 = found["history_sha256"]
