@@ -85,7 +85,8 @@ class Bench:
             goal = load / 100
             per_s = self.busy_per_s(application)
             for _ in range(TRIES):
-                parrot[per_s] = self.serve(application, "Parrot", per_s)
+                if per_s not in parrot:  # loads share the rates that were tried
+                    parrot[per_s] = self.serve(application, "Parrot", per_s)
                 shares = {rate: one.queueing_share for rate, one in parrot.items()}
                 best = min(shares, key=lambda rate: abs(shares[rate] - goal))
                 if abs(shares[best] - goal) <= NEAR:
