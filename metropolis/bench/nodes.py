@@ -65,13 +65,14 @@ class Campaign:
         """Execute a run; `on_progress` receives the share of its agent-steps from time to time."""
         environment, nodes = self._environment, self._environment.nodes
         assert nodes is not None
-        out = environment.folder / way.partition(",")[0].join(("run-", f"-{way == KILLED:d}"))
+        mode = LOCKSTEP if way == LOCKSTEP else OUT_OF_ORDER
+        out = environment.folder / (f"run-{mode}-killed" if way == KILLED else f"run-{mode}")
         before = set(environment.server.runs())
         process = environment.start(
             out,
             self._url,
             *("--agents", f"{self._agents}", "--steps", f"{self._steps}"),
-            *("--mode", LOCKSTEP if way == LOCKSTEP else OUT_OF_ORDER, "--workers", "ray:2"),
+            *("--mode", mode, "--workers", "ray:2"),
             *("--store", environment.server.url, "--lease", f"{LEASE_S:g}"),
             *("--ray-address", nodes.address),
         )
