@@ -193,7 +193,7 @@ class LocalWorker:
 
     def _transaction(self, part: ClusterStep, state: State) -> Transaction:
         return self.transaction(
-            state, part.step, part.actions, part.members, partial(self._llm_of, part)
+            state, part.step, part.actions, part.members.__getitem__, partial(self._llm_of, part)
         )
 
     def _llm_of(self, part: ClusterStep, name: str) -> LLM:
@@ -212,6 +212,13 @@ class LocalWorker:
         with Invocation(self.invocations, step, (agent.name,), observe, self._world):
             return observe(view), view.reads
 
+    def decide_by_routine(self, agent: Agent, observation: Any) -> Any:
+        """The agent's action, if it needs no model; otherwise UNDECIDED."""
+        if not self.uses_routines or not has_routine(type(agent)):
+            return UNDECIDED
+        with Invocation(self.invocations, agent.step, (agent.name,), agent.routine, agent):
+            return self._routine(agent, observation)
+
     async def decide(self, agent: Agent, observation: Any, llm: LLM) -> Any:
         """The agent's action."""
         with in_strand(llm.log.strand()):
@@ -222,18 +229,16 @@ class LocalWorker:
         state: State,
         step: Step,
         actions: Mapping[str, Any],
-        members: Mapping[str, Agent],
+        agent_of: Callable[[str], Agent],
         llm_of: Callable[[str], LLM],
-        before_answer: Callable[[str], None] = lambda _: None,
     ) -> Transaction:
-        """The cluster of `members`, whose `actions` the world will resolve.
+        """The cluster whose `actions` the world will resolve.
 
-        `before_answer` is called before a member answers, and so may change its mind.
+        `agent_of` is called before a member answers, and so may change its mind.
         """
 
         async def answer(name: str, question: Any) -> Any:
-            before_answer(name)
-            return await self._call(members[name].answer, question, llm_of(name))
+            return await self._call(agent_of(name).answer, question, llm_of(name))
 
         return Transaction(state, self._reach, self._seed, step, actions, answer)
 
@@ -250,17 +255,25 @@ class LocalWorker:
                     )
         return path
 
+    def begin_to_resolve(self, cluster: Transaction) -> Awaitable[None] | None:
+        """Let the world turn the actions of `cluster` into writes; returns what is left of it."""
+        with self._resolving(cluster):
+            return self._world.resolve(cluster)
+
     async def resolve(self, cluster: Transaction, resolving: Awaitable[None] | None = None) -> None:
         """Let the world turn the actions of `cluster` into writes.
 
         `resolving` is what `World.resolve` has returned, if it has been called.
         """
-        world, names = self._world, [member.name for member in cluster]
-        with Invocation(self.invocations, cluster.step, names, world.resolve, world):
+        with self._resolving(cluster):
             if resolving is None:
-                resolving = world.resolve(cluster)
+                resolving = self._world.resolve(cluster)
             if resolving is not None:
                 await resolving
+
+    def _resolving(self, cluster: Transaction) -> Invocation:
+        names = [member.name for member in cluster]
+        return Invocation(self.invocations, cluster.step, names, self._world.resolve, self._world)
 
     async def _call(self, method: Callable[[Any, Any], Any], argument: Any, llm: LLM) -> Any:
         """Return the result of an agent's method, plain or async."""

@@ -10,12 +10,12 @@ import pytest
 
 from metropolis.llm.journal import Key
 from metropolis.rules.metrics import CHEBYSHEV
-from metropolis.workers.optimistic.call_gate import CallGate, Laggards, Risk, WasteChances
+from metropolis.workers.optimistic.call_gate import CallGate, Risk, WasteChances
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
 
 FIRST = 100
-ALONE, CROWD = Risk(), Risk(Laggards(1, 1))
+ALONE, CROWD = Risk(), Risk(1, 1)
 
 
 class Steps:

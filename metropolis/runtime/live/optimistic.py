@@ -23,7 +23,7 @@ from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits, SharedCommits
-from metropolis.workers.optimistic.digests import Digests, mind_digest
+from metropolis.workers.optimistic.digests import Digests
 from metropolis.workers.optimistic.executions import Observer
 from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
@@ -159,7 +159,7 @@ class OptimisticWorkerPool:
             world.reach.cluster_radius,
             names,
             {entity.name: digests.value(entity) for entity in entities},
-            [mind_digest(mind.saved or {}) for mind in self._minds.final],
+            [mind.digest for mind in self._minds.final],
             steps,
             perception_radius=world.perception_radius,
         )

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -32,19 +33,16 @@ CHANCE_FIRST, WEIGHT_FIRST = 0.3, 4.0
 """The chance of a function that is not known yet, and the calls that it counts for."""
 
 
-class Laggards(NamedTuple):
-    """Those in sight of an agent whose step before its own is not known yet."""
+class Risk(NamedTuple):
+    """What the chance of a call to be in vain depends on, beside its function.
 
-    agents: int = 0
-    """At most 3."""
+    Laggards are those in sight of the agent whose step before its own is not known yet.
+    """
+
+    laggards: int = 0
+    """Their number, at most 3."""
     lag_class: int = 0
     """Of the last one: 1 for a lag of 1 step, 2 for 2 and 3 steps, 3 for more."""
-
-
-class Risk(NamedTuple):
-    """What the chance of a call to be in vain depends on, beside its function."""
-
-    laggards: Laggards = Laggards()
     open_class: int = 0
     """Of the agent's own earlier steps that are not final: their number in binary digits, at most
     OPEN_CLASS_MAX."""
@@ -70,6 +68,12 @@ class WasteChances:
         for kind in ((function, None), (function, risk)):
             self._seen[kind] += 1
             self._wasted[kind] += wasted
+
+
+@dataclass
+class _Waiting:
+    may_send: asyncio.Future[bool]
+    laggards: Set[AgentId]
 
 
 class CallGate:
@@ -106,28 +110,37 @@ class CallGate:
         self._risked: defaultdict[tuple[AgentId, Step], float] = defaultdict(float)
         """(agent, step) -> the sum of their chances to be in vain."""
         self._sent_total, self._risked_total = 0, 0.0
-        self._waiting: dict[Key, asyncio.Future[bool]] = {}
+        self._waiting: dict[Key, _Waiting] = {}
 
     async def enter(self, key: Key) -> bool:
         """Return when the speculative call `key` may be sent: whether it is needed by then."""
-        risk = self._risk(key)
+        lags = self._lags(key)
+        risk = self._risk(key, lags)
         self._requested[key.agent, key.step].setdefault(key, risk)
         if self._dares(key, risk) or len(self._waiting) >= self._waiting_max:
             return False
         if key not in self._waiting:
-            self._waiting[key] = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(self._waiting[key])
+            self._waiting[key] = _Waiting(asyncio.get_running_loop().create_future(), lags.keys())
+        return await asyncio.shield(self._waiting[key].may_send)
 
     def promote(self, agent: AgentId, step: Step) -> None:
         """The calls of an agent-step are needed."""
         for key in [key for key in self._waiting if (key.agent, key.step) == (agent, step)]:
-            self._waiting.pop(key).set_result(True)
+            self._waiting.pop(key).may_send.set_result(True)
 
-    def review(self) -> None:
-        """Let pass what is dared by now."""
-        for key in list(self._waiting):
-            if self._dares(key, self._risk(key)):
-                self._waiting.pop(key).set_result(False)
+    def review(self, advanced: Set[AgentId] | None = None) -> None:
+        """Let pass what is dared by now.
+
+        `advanced`: agents with new results; only their calls and those that they lag behind are
+        reviewed. None: all calls.
+        """
+        for key, one in list(self._waiting.items()):
+            if advanced is not None and advanced.isdisjoint({key.agent, *one.laggards}):
+                continue
+            lags = self._lags(key)
+            one.laggards = lags.keys()
+            if self._dares(key, self._risk(key, lags)):
+                self._waiting.pop(key).may_send.set_result(False)
 
     def commit(self, agent: AgentId, step: Step, functions: Iterable[str], sent: int) -> None:
         """A step is final, with calls of `functions`; `sent` were sent for it."""
@@ -162,18 +175,18 @@ class CallGate:
         self._risked_total += chance
         return True
 
-    def _risk(self, key: Key) -> Risk:
+    def _risk(self, key: Key, lags: Mapping[AgentId, Step]) -> Risk:
+        most = max(lags.values(), default=0)
+        lag_class = most if most <= 1 else 2 if most <= 3 else 3
         open_steps = max(0, key.step - self._next_final[key.agent])
-        return Risk(self._laggards(key), min(open_steps.bit_length(), OPEN_CLASS_MAX))
+        return Risk(min(len(lags), 3), lag_class, min(open_steps.bit_length(), OPEN_CLASS_MAX))
 
-    def _laggards(self, key: Key) -> Laggards:
+    def _lags(self, key: Key) -> dict[AgentId, Step]:
+        """Laggard -> the steps by which it lags behind."""
         body = self._predicted.entity(self._names[key.agent], key.step)
         assert body is not None
         own_step = key.step - self._predicted.first_step
         near = self._predicted.near(body.position, self._radius, key.step)
         numbers = [self._number_of[name] for name in near if name in self._number_of]
-        lags = [own_step - self._speculation.next_step(number) for number in numbers]
-        lags = [lag for lag in lags if lag > 0]
-        if not lags:
-            return Laggards()
-        return Laggards(min(len(lags), 3), 1 if max(lags) == 1 else 2 if max(lags) <= 3 else 3)
+        lags = {number: own_step - self._speculation.next_step(number) for number in numbers}
+        return {number: lag for number, lag in lags.items() if lag > 0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,14 +11,14 @@ from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, CallRecord, in_strand
 from metropolis.speculation.base import ExecutionId
 from metropolis.store.execution import ClusterEffects, Execution
-from metropolis.types import AgentId, Position, Step
+from metropolis.types import AgentError, AgentId, Position, Step
 from metropolis.workers.cluster_step import copied
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
-from metropolis.world.parts import Parts
 from metropolis.world.state import State
+from metropolis.world.transaction import Transaction
 from metropolis.world.view import Reads
 
 FORECAST_STEPS = 20
@@ -52,13 +52,30 @@ class OneProceed:
     """Whether it reads final values only."""
     action: Any = None
     mind: Mind | None = None
-    """After the decision."""
+    """After the decision; None: not decided."""
     task: asyncio.Task[None] | None = None
 
     @property
     def agents(self) -> tuple[AgentId, ...]:
         """The agent."""
         return (self.number,)
+
+    @property
+    def decided(self) -> Mind:
+        """`mind`, of a proceed that has ended."""
+        assert self.mind is not None
+        return self.mind
+
+    def decide(self, action: Any, mind: Mind) -> None:
+        """Set the action, and the mind after it."""
+        try:
+            self.action = copied(action)
+        except Exception as error:
+            raise AgentError(
+                f"step {self.step}, agent {self.name!r}: its action {action!r:.80} cannot be "
+                f"copied ({error}); it should be plain data"
+            ) from error
+        self.mind = mind
 
     def promote(self) -> None:
         """Its further requests are needed."""
@@ -82,8 +99,11 @@ class OneResolution:
     sure: bool
     log: CallLog
     llms: Mapping[str, LLM]
-    members: dict[str, Agent]
-    """The members' objects, while the world resolves."""
+    answering: dict[str, Agent] = field(default_factory=dict)
+    """The members that have answered the world, whose minds may have changed."""
+    cluster: Transaction | None = None
+    resolving: Awaitable[None] | None = None
+    """What the world has left to do for the cluster."""
     task: asyncio.Task[None] | None = None
     is_predicted: bool = False
     """Whether others see its writes."""
@@ -100,66 +120,68 @@ class OneResolution:
     """Member -> its body after the step, and where it expects to be in the steps after the next."""
 
     @classmethod
-    def begin(
-        cls,
-        id: ExecutionId,
-        step: Step,
-        proceeds: Sequence[OneProceed],
-        sure: bool,
-        minds: Minds,
+    def of(
+        cls, id: ExecutionId, step: Step, proceeds: Sequence[OneProceed], sure: bool
     ) -> OneResolution:
-        """Take the members' minds after they decided."""
+        """The resolution that follows `proceeds`, which have ended."""
         first, *others = (one.llm.log for one in proceeds)
         log = first.joined(others)
-        llms, members = {}, {}
-        for one in proceeds:
-            assert one.mind is not None
-            members[one.name] = minds.take(one.number, one.mind, step)
-            llms[one.name] = one.llm.continued(log, speculative=not sure)
+        llms = {one.name: one.llm.continued(log, speculative=not sure) for one in proceeds}
         agents = tuple(one.number for one in proceeds)
-        return cls(id, step, agents, proceeds, sure, log, llms, members)
+        return cls(id, step, agents, proceeds, sure, log, llms)
 
-    async def resolve(self, local: LocalWorker, state: State, minds: Minds) -> None:
-        """Let the world resolve the actions; save the members' minds after the step."""
-        of, members = {one.name: one for one in self.proceeds}, self.members
+    def begin(self, local: LocalWorker, state: State, minds: Minds) -> None:
+        """Let the world resolve the actions, or begin to."""
+        of = {one.name: one for one in self.proceeds}
 
-        def before_answer(name: str) -> None:
-            one = of[name]
-            assert one.mind is not None
-            minds.keep(one.number, one.mind, members[name])
+        def agent_of(name: str) -> Agent:
+            if name not in self.answering:
+                self.answering[name] = minds.take(of[name].number, of[name].decided, self.step)
+            return self.answering[name]
 
         self.actions = actions = {one.name: copied(one.action) for one in self.proceeds}
-        cluster = local.transaction(
-            state, self.step, actions, members, self.llms.__getitem__, before_answer
-        )
+        self.cluster = local.transaction(state, self.step, actions, agent_of, self.llms.__getitem__)
+        self.resolving = local.begin_to_resolve(self.cluster)
+
+    async def complete(self, local: LocalWorker) -> None:
+        """Await `resolving`."""
+        assert self.cluster is not None
         with in_strand(self.log.resolving()):
-            await local.resolve(cluster)
+            await local.resolve(self.cluster, self.resolving)
+
+    def close(self) -> None:
+        """Its task has ended, perhaps before it began."""
+        if isinstance(self.resolving, Coroutine):
+            self.resolving.close()
+
+    def collect(self, local: LocalWorker, state: State, minds: Minds) -> None:
+        """Take the results of the resolved cluster, and the members' minds after the step."""
+        cluster = self.cluster
+        assert cluster is not None
         self.writes, self.events = cluster.writes, cluster.events
         self.effects = [ClusterEffects.of(cluster)]
         self.reads = {member.name: member.reads for member in cluster}
         for one in self.proceeds:
-            agent = members[one.name]
-            saved = minds.save(one.number, agent, one.before.saved)
-            self.minds[one.number] = Mind(agent, saved)
+            mind = one.decided
+            if (agent := self.answering.get(one.name)) is not None:
+                mind = Mind(agent, minds.save(one.number, agent, mind.saved))
+            self.minds[one.number] = mind
             body = self.writes.get(one.name) or state.entity(one.name, self.step)
             assert body is not None
-            path = local.intent(agent, body, FORECAST_STEPS)
-            minds.check_intent(one.number, agent, saved)
-            if path:
+            if path := self._intent(local, minds, one.number, mind, body):
                 self.forecasts[one.number] = body, path
-            self._keep(minds, one, saved)
-        self.members = {}
 
-    def abandon(self, minds: Minds) -> None:
-        """Leave the members' minds as they were after they decided."""
-        if self.members:
-            for one in self.proceeds:
-                self._keep(minds, one)
-
-    def _keep(self, minds: Minds, one: OneProceed, saved: Parts | None = None) -> None:
-        """A member whose mind is not kept has not answered: it has not changed since."""
-        assert one.mind is not None
-        minds.keep(one.number, one.mind, self.members[one.name], saved)
+    def _intent(
+        self, local: LocalWorker, minds: Minds, number: AgentId, mind: Mind, body: Entity
+    ) -> Sequence[Position]:
+        """Where an agent with `mind` expects to be in the steps after the next one."""
+        path = mind.intents.get(body.position)
+        if path is None:
+            agent = minds.take(number, mind, self.step)
+            path = mind.intents[body.position] = local.intent(agent, body, FORECAST_STEPS)
+            minds.check_intent(number, agent, mind.saved)
+            mind.agent = agent
+        return path
 
     def promote(self) -> None:
         """Its further requests are needed."""

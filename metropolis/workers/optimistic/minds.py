@@ -2,20 +2,22 @@
 
 Agents change in place. An execution takes the object; if it is aborted, the object is discarded and
 another one is made from the saved state: code of the aborted execution may still run in a thread.
+A resolution takes only the minds of members that answer; the others are the same after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from metropolis.types import AgentId, MetropolisError, Step
+from metropolis.types import AgentId, MetropolisError, Position, Step
+from metropolis.workers.optimistic.digests import mind_digest
 from metropolis.world.base import Agent
 from metropolis.world.parts import ChunkCache, Parts, from_parts
 from metropolis.world.saving import restore, restore_parts, save_parts
@@ -27,9 +29,16 @@ class Mind:
 
     agent: Agent | None
     """None: an execution has taken it."""
-    saved: Parts | None = None
+    saved: Parts
     draws: Any = None
     """The state of `Agent.random`, if it was used in this step."""
+    intents: dict[Position, list[Position]] = field(default_factory=dict)
+    """What `Agent.intent` returned, by position."""
+
+    @cached_property
+    def digest(self) -> Any:
+        """Equal for equal minds."""
+        return mind_digest(self.saved)
 
 
 class Minds:
@@ -97,18 +106,16 @@ class Minds:
                     "name that of its items, as in list[tuple[int, str]] or dict[int, str]"
                 )
 
-    def keep(self, number: AgentId, mind: Mind, agent: Agent, saved: Parts | None = None) -> None:
-        """Save `mind`, which is that of `agent` now, unless it is saved; `saved`: its state."""
-        if mind.saved is None:
-            mind.saved = self.save(number, agent) if saved is None else saved
-            mind.draws = agent._random.getstate() if agent._drawn_at == agent.step else None
+    def of(self, number: AgentId, agent: Agent, before: Parts) -> Mind:
+        """The mind of `agent` in the middle of its step; `before`: an earlier state of it."""
+        draws = agent._random.getstate() if agent._drawn_at == agent.step else None
+        return Mind(agent, self.save(number, agent, before), draws)
 
     def take(self, number: AgentId, mind: Mind, step: Step | None = None) -> Agent:
         """The agent with `mind`, for one execution; `step`: in the middle of that step."""
         agent, mind.agent = mind.agent, None
         if agent is not None:
             return agent
-        assert mind.saved is not None
         agent = deepcopy(self._first[number])
         restore_parts(agent, mind.saved, self._chunks[number])
         if step is not None:
@@ -122,7 +129,6 @@ class Minds:
         """Leave the final minds in the agents that the run was given."""
         for own, mind in zip(self._own, self.final, strict=True):
             if mind.agent is not own:
-                assert mind.saved is not None
                 restore(own, from_parts(mind.saved))
 
 
@@ -170,9 +176,7 @@ class CommittedMinds(Mapping[int, Any]):
         self._saved[number] = saved
 
     def __getitem__(self, number: int) -> Any:
-        saved = self._saved[number]
-        assert saved is not None
-        return from_parts(saved)
+        return from_parts(self._saved[number])
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self._saved)))

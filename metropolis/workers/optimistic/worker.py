@@ -32,17 +32,16 @@ from metropolis.speculation.base import (
     Resolved,
     Speculation,
 )
-from metropolis.types import AgentError, AgentId, Step
-from metropolis.workers.cluster_step import copied
+from metropolis.types import AgentId, Step
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits
-from metropolis.workers.optimistic.digests import Digests, mind_digest
+from metropolis.workers.optimistic.digests import Digests
 from metropolis.workers.optimistic.executions import Observer, OneProceed, OneResolution
-from metropolis.workers.optimistic.minds import Mind, Minds
-from metropolis.world.base import Agent
+from metropolis.workers.optimistic.minds import Minds
+from metropolis.world.base import UNDECIDED, Agent
 from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -91,6 +90,8 @@ class OptimisticWorker:
         self._busy: defaultdict[tuple[AgentId, Step], int] = defaultdict(int)
         """(agent, step) -> its executions in flight."""
         self._events: list[Event] = []
+        self._advanced: set[AgentId] = set()
+        """Agents with new results since the last review of the calls that wait."""
         self._is_settling_soon = self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._floor: Step = 0
@@ -135,15 +136,15 @@ class OptimisticWorker:
             self._end(error)
 
     def _handle_events(self) -> None:
-        while True:
-            while self._events:
-                events, self._events = self._events, []
-                self._obey(self._speculation.handle(events), events)
-            self._collect()
-            self._gate.review()
-            agents = self._daring()
-            if not agents:
-                break
+        """Handle those that are there; further ones settle soon, after others on the event loop."""
+        events, self._events = self._events, []
+        self._obey(self._speculation.handle(events), events)
+        if self._events:
+            return
+        self._collect()
+        self._gate.review(self._advanced)
+        self._advanced.clear()
+        if agents := self._daring():
             self._obey(self._speculation.speculate(agents), [])
         self._client.cancel_orphans(lambda agent, step: (agent, step) in self._busy)
 
@@ -172,6 +173,7 @@ class OptimisticWorker:
         self._final.collect(self._first + floor)
         self._predicted.collect(self._first + floor)
         self._answers.collect(self._first + floor)
+        self._gate.review()
 
     # --- commands
 
@@ -183,7 +185,7 @@ class OptimisticWorker:
             if isinstance(command, Predict)
         ]
         dropped = {command.id for command in commands if isinstance(command, Drop)}
-        for id in dropped & (self._resolutions.keys() | self._predictions.keys()):
+        for id in dropped:
             self._drop(id)
         for event in events:
             if isinstance(event, Resolved) and event.id in self._resolutions:
@@ -225,42 +227,50 @@ class OptimisticWorker:
         try:
             observation, one.reads = self._local.observe(agent, step, state)
             one.asked = len(one.reads)
+            self._report(Observed(one.id, self._digests.reads(one.reads)))
+            action = self._local.decide_by_routine(agent, observation)
+            if action is UNDECIDED:
+                self._start(one, partial(self._decide, one, agent, observation))
+            else:
+                self._decided(one, agent, action)
         except Exception as error:  # noqa: BLE001 -- reported
             self._fail(one, error)
-            return
-        self._report(Observed(one.id, self._digests.reads(one.reads)))
-        self._start(one, partial(self._decide, one, agent, observation))
 
     async def _decide(self, one: OneProceed, agent: Agent, observation: Any) -> None:
-        action = await self._local.decide(agent, observation, one.llm)
+        self._decided(one, agent, await self._local.decide(agent, observation, one.llm))
+
+    def _decided(self, one: OneProceed, agent: Agent, action: Any) -> None:
         if one.has_read_late:
             self._repeat(one)
             return
-        try:
-            one.action = copied(action)
-        except Exception as error:
-            raise AgentError(
-                f"step {one.step}, agent {one.name!r}: its action {action!r:.80} cannot be copied "
-                f"({error}); it should be plain data"
-            ) from error
-        one.mind = Mind(agent)
+        one.decide(action, self._minds.of(one.number, agent, one.before.saved))
         self._report(Proceeded(one.id))
 
     def _resolve(self, command: Resolve) -> None:
         step = self._first + command.step
         proceeds = [self._proceeds[id] for id in command.proceeds]
-        one = OneResolution.begin(command.id, step, proceeds, command.sure, self._minds)
+        one = OneResolution.of(command.id, step, proceeds, command.sure)
         self._resolutions[one.id] = one
         self._written_at[command.step].append(one.id)
-        self._start(
-            one, partial(self._write, one, self._final if command.sure else self._predicted)
-        )
+        state = self._final if command.sure else self._predicted
+        try:
+            one.begin(self._local, state, self._minds)
+            if one.resolving is None:
+                self._resolved(one, state)
+            else:
+                self._start(one, partial(self._complete, one, state))
+        except Exception as error:  # noqa: BLE001 -- reported
+            self._fail(one, error)
 
-    async def _write(self, one: OneResolution, state: State) -> None:
-        await one.resolve(self._local, state, self._minds)
+    async def _complete(self, one: OneResolution, state: State) -> None:
+        await one.complete(self._local)
+        self._resolved(one, state)
+
+    def _resolved(self, one: OneResolution, state: State) -> None:
+        one.collect(self._local, state, self._minds)
         digests = self._digests
         reads = [read for of in one.reads.values() for read in digests.reads(of)]
-        minds = {agent: mind_digest(mind.saved or {}) for agent, mind in one.minds.items()}
+        minds = {agent: mind.digest for agent, mind in one.minds.items()}
         writes, events = digests.writes(one.writes), digests.events(one.events)
         forecasts = {
             agent: digests.path(body, path) for agent, (body, path) in one.forecasts.items()
@@ -292,6 +302,8 @@ class OptimisticWorker:
 
     def _ended(self, one: OneProceed | OneResolution, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if isinstance(one, OneResolution):
+            one.close()
         for agent in one.agents:
             self._busy[agent, one.step] -= 1
             if not self._busy[agent, one.step]:
@@ -318,7 +330,6 @@ class OptimisticWorker:
 
     def _forget(self, one: OneProceed | OneResolution) -> None:
         if isinstance(one, OneResolution):
-            one.abandon(self._minds)
             del self._resolutions[one.id]
         else:
             del self._proceeds[one.id]
@@ -342,6 +353,7 @@ class OptimisticWorker:
     def _put(self, one: OneResolution) -> None:
         self._predicted.put(one.step, one.writes, one.events)
         one.is_predicted = True
+        self._advanced.update(one.agents)
 
     def _predict(self, command: Predict, source: OneResolution) -> None:
         body, path = source.forecasts[command.agent]
@@ -349,6 +361,7 @@ class OptimisticWorker:
         write = {body.name: replace(body, position=path[step - source.step - 1])}
         self._predicted.put(step, write, ())
         self._predictions[command.id] = step, body.name
+        self._advanced.add(command.agent)
         self._written_at[command.step].append(command.id)
 
     def _drop(self, id: ExecutionId) -> None:
@@ -356,8 +369,8 @@ class OptimisticWorker:
             step, name = self._predictions.pop(id)
             self._predicted.retract(step, [name], ())
             return
-        one = self._resolutions.pop(id)
-        if not one.is_predicted:
+        one = self._resolutions.pop(id, None)
+        if one is None or not one.is_predicted:
             return
         names = [self._names[agent] for agent in one.agents]
         self._predicted.retract(one.step, one.writes, names)
@@ -379,7 +392,8 @@ class OptimisticWorker:
             functions = [call.function for call in one.log.calls.get(agent, ())]
             sent = self._client.commit(agent, one.step)
             self._gate.commit(agent, one.step, functions, sent)
-        minds = {agent: mind.saved for agent, mind in one.minds.items() if mind.saved is not None}
+        self._advanced.update(one.agents)
+        minds = {agent: mind.saved for agent, mind in one.minds.items()}
         self._commits.add(one.execution(), minds)
         for proceed in one.proceeds:
             self._proceeds.pop(proceed.id, None)
