@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from threading import get_ident
@@ -21,7 +20,7 @@ from metropolis.workers.event_loop import idles
 from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.workers.threads import DaemonThreads
 from metropolis.world.base import UNDECIDED, Agent, World
-from metropolis.world.entities import Entity
+from metropolis.world.entities import Entity, checked_position
 from metropolis.world.state import State
 from metropolis.world.transaction import Transaction, split_into_clusters
 from metropolis.world.view import Reach, Reads, View
@@ -247,7 +246,7 @@ class LocalWorker:
         path = []
         with Invocation(self.invocations, agent.step, (agent.name,), agent.intent, agent):
             for position in islice(agent.intent(body.position), steps):
-                path.append(replace(body, position=position).position)
+                path.append(checked_position(position, body.name))
                 if (flaw := self._world.metric.flaw(path[-1])) is not None:
                     raise MetropolisError(
                         f"step {agent.step}, agent {agent.name!r}: it expects to be at "

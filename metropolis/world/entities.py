@@ -54,7 +54,8 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def _position(given: Any, whose: str) -> Position:
+def checked_position(given: Any, whose: str) -> Position:
+    """`given` as two floats. Raises MetropolisError if it is not two numbers."""
     try:
         x, y = given
         return float(x + 0.0), float(y + 0.0)  # the addition raises TypeError on texts
@@ -79,7 +80,7 @@ class Entity:
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "position", _position(self.position, self.name))
+        object.__setattr__(self, "position", checked_position(self.position, self.name))
         object.__setattr__(self, "state", freeze(self.state))
 
     def __reduce__(self) -> Any:
@@ -109,7 +110,7 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "position", _position(self.position, self.source))
+        object.__setattr__(self, "position", checked_position(self.position, self.source))
         object.__setattr__(self, "data", freeze(self.data))
 
     def __reduce__(self) -> Any:
