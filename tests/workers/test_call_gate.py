@@ -74,8 +74,10 @@ def test_chances_are_learned_by_function_and_laggards() -> None:
     assert chances.chance("talk", CROWD) > 0.9
 
 
-@pytest.mark.parametrize("how", ["promote", "review", "commit"])
-def test_a_call_that_is_mostly_wasted_waits_until_it_is_needed_or_dared(how: str) -> None:
+@pytest.mark.parametrize("how", ["promote", "review", {0}, {1}, "commit"], ids=str)
+def test_a_call_that_is_mostly_wasted_waits_until_it_is_needed_or_dared(
+    how: str | set[int],
+) -> None:
     steps = Steps({0: 5, 1: 4})
     gate = gate_of(steps)
     teach(gate, True, steps)
@@ -95,8 +97,11 @@ def test_a_call_that_is_mostly_wasted_waits_until_it_is_needed_or_dared(how: str
             gate.commit(0, FIRST + 5, [], 0)
         else:
             steps.steps[1] = 5
-            gate.review()
-        is_needed = how != "review"
+            gate.review({2})  # neither the agent of the call nor one that lagged behind
+            await asyncio.sleep(0)
+            assert not task.done()
+            gate.review(None if how == "review" else how)
+        is_needed = how in ("promote", "commit")
         assert await asyncio.gather(task, joined) == [is_needed, is_needed]
 
     asyncio.run(ask())
