@@ -8,3 +8,4 @@ void bind_controller(pybind11::module_& m);
 void bind_instance(pybind11::module_& m);
 void bind_replay(pybind11::module_& m);
 void bind_speculation(pybind11::module_& m);
+void bind_text(pybind11::module_& m);

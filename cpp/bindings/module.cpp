@@ -32,5 +32,6 @@ PYBIND11_MODULE(_core, m) {
   bind_instance(m);
   bind_replay(m);
   bind_speculation(m);
+  bind_text(m);
   refuse_empty_objects(m);
 }

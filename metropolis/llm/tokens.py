@@ -6,6 +6,7 @@ import hashlib
 import re
 from itertools import islice
 
+import metropolis._core as _core
 from metropolis.llm.base import Request
 
 CHARACTERS_PER_TOKEN = 4
@@ -19,11 +20,7 @@ _PIECE = re.compile(rf"\s*\S{{1,{CHARACTERS_PER_TOKEN}}}|\s+")
 
 def approximate_tokens(text: str) -> int:
     """Estimated number of tokens of `text`: per word, one for every four characters begun."""
-    spaces_at_the_end = text[-1:].isspace()
-    lengths = map(len, text.split())
-    return sum([(n + CHARACTERS_PER_TOKEN - 1) // CHARACTERS_PER_TOKEN for n in lengths]) + (
-        spaces_at_the_end
-    )
+    return _core.approximate_tokens(text)
 
 
 def truncated(text: str, tokens_max: int) -> tuple[str, int]:
