@@ -60,7 +60,7 @@ class ClusterSteps:
         return all(part.is_resolved for part in self.parts)
 
     def execution(self) -> Execution:
-        """What is to be committed; all steps are complete."""
+        """What is to be committed; all steps are complete. Ends their clusters."""
         writes: dict[str, Entity | None] = {}
         actions: dict[str, Any] = {}
         calls: dict[AgentId, list[CallRecord]] = {}
@@ -81,6 +81,8 @@ class ClusterSteps:
             for name, action in part.actions.items():
                 actions[name] = None if action is None else copied(action)
             effects.append(ClusterEffects.of(cluster))
+            cluster.end()
+            part.cluster = None  # it refers to `part`
         return Execution(
             self.dispatch.step,
             self.dispatch.agents,

@@ -86,6 +86,15 @@ class Entity:
     def __reduce__(self) -> Any:
         return Entity, (self.name, self.position, self.kind, thaw(self.state))
 
+    def moved(self, position: Position) -> Entity:
+        """This entity at another position; it shares the frozen state."""
+        entity, put = object.__new__(Entity), object.__setattr__
+        put(entity, "name", self.name)
+        put(entity, "position", checked_position(position, self.name))
+        put(entity, "kind", self.kind)
+        put(entity, "state", self.state)
+        return entity
+
     def __getitem__(self, key: str) -> Any:
         return self.state[key]
 

@@ -59,6 +59,10 @@ class Transaction:
         """The agents of this cluster."""
         return list(self)
 
+    def end(self) -> None:
+        """Drop the members, which refer back: the garbage collector would have to find them."""
+        self._members.clear()
+
 
 class Member(View):
     """An agent of the cluster: its view, its action, and its writes.
@@ -93,7 +97,7 @@ class Member(View):
                 f"{far - self._reach.max_velocity:g} further than the velocity "
                 f"{self._reach.max_velocity:g}"
             )
-        self._put(replace(self._current_body(), position=position))
+        self._put(self._current_body().moved(position))
 
     def write(self, entity: str | None = None, /, **state: Any) -> None:
         """Update keys of the state of `entity`; None: the agent's own body."""

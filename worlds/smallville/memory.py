@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import nlargest
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,13 @@ Kind = Literal["event", "thought", "chat"]
 _KINDS: tuple[Kind, ...] = ("event", "thought", "chat")
 IDLE = "idle"
 """The state of an unused object."""
-_FIRST_CAPACITY = 256
+_FIRST_CAPACITY = 64
+GROWTH = 4
+"""Full columns grow by this part of their length: most of a resident's memory are vectors."""
+_COLUMNS = "_vectors", "_importance", "_accessed_s", "_created_s", "_kind", "_idle", "_people"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Node:
     """One memory. Times are simulated seconds since the midnight before step 0."""
 
@@ -68,19 +71,20 @@ class Memory:
         self._created_s = np.zeros(_FIRST_CAPACITY)
         self._kind = np.zeros(_FIRST_CAPACITY, np.int8)
         self._idle = np.zeros(_FIRST_CAPACITY, np.bool_)
-        self._by_subject: dict[str, set[int]] = {}
-        self._numbers = {(node.kind, node.text): number for number, node in enumerate(self.nodes)}
+        self._people = np.zeros((_FIRST_CAPACITY, 2), np.uint32)
+        """The checksums of each node's subject and object, which may be persons."""
+        self._numbers: dict[Kind, dict[str, int]] = {kind: {} for kind in _KINDS}
+        for number, node in enumerate(self.nodes):
+            self._numbers[node.kind][node.text] = number
 
     def add(self, node: Node) -> int:
         """Add a node, or replace the one of the same kind and text; returns its number."""
-        number = self._numbers.setdefault((node.kind, node.text), len(self.nodes))
+        number = self._numbers[node.kind].setdefault(node.text, len(self.nodes))
         if number == len(self.nodes):
             self.nodes.append(node)
             self.accessed_s.append(node.created_s)
             return number
         if number < self._known:
-            for name in _people(self.nodes[number]):
-                self._by_subject[name].discard(number)
             self._index_node(number, node)
         self.nodes[number], self.accessed_s[number] = node, node.created_s
         return number
@@ -101,7 +105,7 @@ class Memory:
 
     def importance(self, kind: Kind, text: str) -> int | None:
         """The importance of the node of that kind and text; None: there is none."""
-        number = self._numbers.get((kind, text))
+        number = self._numbers[kind].get(text)
         return None if number is None else self.nodes[number].importance
 
     def retrieve(
@@ -157,9 +161,7 @@ class Memory:
 
     def about(self, subject: str, count: int, embed: Embedder) -> list[Node]:
         """The newest `count` memories whose subject or object is `subject`, newest first."""
-        self._index(embed)
-        found = nlargest(count, self._by_subject.get(subject, ()), key=self._age)
-        return [self.nodes[number] for number in found]
+        return [self.nodes[number] for number in self._about(subject, embed)[: -count - 1 : -1]]
 
     def _by_retrieval(self) -> npt.NDArray[np.intp]:
         """Events and thoughts without unused objects, the longest not retrieved first.
@@ -177,10 +179,16 @@ class Memory:
 
     def last_chat(self, partner: str, embed: Embedder) -> Node | None:
         """The newest conversation with `partner`; None: there was none."""
+        about = [self.nodes[number] for number in self._about(partner, embed)]
+        return next((node for node in reversed(about) if node.kind == "chat"), None)
+
+    def _about(self, name: str, embed: Embedder) -> list[int]:
+        """The numbers of the nodes whose subject or object is `name`, from the oldest."""
         self._index(embed)
-        about = self._by_subject.get(partner, ())
-        chats = [number for number in about if self.nodes[number].kind == "chat"]
-        return self.nodes[max(chats, key=self._age)] if chats else None
+        likely = np.flatnonzero((self._people[: self._known] == _checksum(name)).any(axis=1)).tolist()
+        nodes = self.nodes
+        found = [of for of in likely if name in (nodes[of].subject, nodes[of].object)]
+        return sorted(found, key=self._age)
 
     def _index(self, embed: Embedder) -> None:
         """Index the nodes added since the last call."""
@@ -199,18 +207,17 @@ class Memory:
         self._created_s[number] = node.created_s
         self._importance[number] = node.importance
         self._accessed_s[number] = node.created_s
-        for name in _people(node):
-            self._by_subject.setdefault(name, set()).add(number)
+        self._people[number] = _checksum(node.subject), _checksum(node.object)
 
     def _grow(self) -> None:
-        for name in ("_vectors", "_importance", "_accessed_s", "_created_s", "_kind", "_idle"):
+        for name in _COLUMNS:
             old: npt.NDArray[Any] = getattr(self, name)
-            setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+            more = np.zeros((len(old) // GROWTH, *old.shape[1:]), old.dtype)
+            setattr(self, name, np.concatenate([old, more]))
 
 
-def _people(node: Node) -> set[str]:
-    """Its subject and object, persons or things."""
-    return {node.subject, node.object}
+def _checksum(text: str) -> int:
+    return crc32(text.encode())
 
 
 def _scaled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 IMPORTANCE_DEFAULT, IMPORTANCE_MAX = 4, 10
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed:
+class Noticed(NamedTuple):
     """A perceived event: `subject` `predicate` `object`."""
 
     text: str

@@ -43,9 +43,10 @@ class _Change:
 
     def is_known(self, known: Needs, own: AgentId | None = None) -> bool:
         """Whether `known` contains what it needs, except of the agent `own`."""
-        return all(
-            agent == own or known.get(agent, -1) >= step for agent, step in self.needs.items()
-        )
+        for agent, step in self.needs.items():
+            if known.get(agent, -1) < step and agent != own:
+                return False
+        return True
 
 
 @dataclass(slots=True)
@@ -72,6 +73,8 @@ class RecordedDependencies:
         self._ids = {name: i for i, name in enumerate(names)}
         self._state = State(world.metric, world.perception_radius, entities)
         self._encode = msgspec.json.Encoder(enc_hook=plain).encode
+        self._hashes: dict[str, tuple[Mapping[str, Any], int]] = {}
+        """Entity -> a state of it, and the hash of its kind and state."""
         self._digests = {entity.name: self._digest(entity) for entity in entities}
         self._changes: dict[str, _Change] = {}
         """Entity -> its last change."""
@@ -274,6 +277,7 @@ class RecordedDependencies:
                 if name in events and self._said(alone.events) == self._said(events[name]):
                     del events[name]
                     effects.emitted[name] = change
+                alone.end()
         for written, entity in writes.items():
             effects.writes[written] = entity, joint
         effects.emitted.update(dict.fromkeys(events, joint))
@@ -317,7 +321,11 @@ class RecordedDependencies:
         """The position, and a digest of the rest."""
         if entity is None:
             return None
-        return entity.position, hash(self._encode((entity.kind, entity.state)))
+        known = self._hashes.get(entity.name)
+        if known is None or known[0] is not entity.state:  # those that move keep it
+            value = hash(self._encode((entity.kind, entity.state)))
+            known = self._hashes[entity.name] = entity.state, value
+        return entity.position, known[1]
 
     def _write(self, name: str, entity: Entity | None, change: _Change) -> None:
         before = self._digests.pop(name, None)
@@ -325,6 +333,8 @@ class RecordedDependencies:
         after = self._digest(entity)
         if after is not None:
             self._digests[name] = after
+        else:
+            self._hashes.pop(name, None)
         if before is not None and (after is None or after[0] != before[0]):
             for left in (self._left, self._left_before):
                 gone = left[self._cells.of(before[0])].setdefault(name, _Left({}, change))

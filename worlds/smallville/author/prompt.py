@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from random import Random
 from typing import Any
@@ -67,10 +67,7 @@ class Prompt:
     @cached_property
     def now(self) -> datetime:
         """The date and time; noon of a day long ago in prompts without a date."""
-        try:
-            return datetime.strptime(self.fact("Date"), DATE_FORMAT)
-        except ValueError:
-            return datetime(2000, 1, 1, 12)
+        return _moment(self.fact("Date"))
 
     @property
     def hour(self) -> int:
@@ -91,6 +88,14 @@ class Prompt:
     def secrets(self) -> list[str]:
         """The secrets in the resident's memories."""
         return list(dict.fromkeys(_SECRET.findall("\n".join(self.statements))))
+
+
+@lru_cache(maxsize=256)
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, DATE_FORMAT)
+    except ValueError:
+        return datetime(2000, 1, 1, 12)
 
 
 @cache
