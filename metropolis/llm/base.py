@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import msgspec
@@ -142,7 +142,7 @@ class Completion(_Served):
 
     def with_service(self, service: Service | None) -> Completion:
         """A copy that was served so."""
-        copy = replace(self)
+        copy = Completion(self.text, self.prompt_tokens, self.output_tokens, self.finish_reason)
         object.__setattr__(copy, "_service", service)
         return copy
 

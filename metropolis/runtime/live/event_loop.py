@@ -13,8 +13,8 @@ from metropolis.workers.event_loop import cancel_all
 from metropolis.workers.invocations import Invocations, recording_ctrl_c, runs_user_code
 from metropolis.workers.watchdog import Watchdog
 
-GC_THRESHOLDS = 50_000, 20, 100
-"""Thresholds of Python's garbage collector: a run creates many objects and few cycles, and
+GC_THRESHOLDS = 200_000, 20, 100
+"""Thresholds of Python's garbage collector: a run creates many objects and hardly any cycles, and
 collection at the default thresholds takes a fifth of its CPU time."""
 
 

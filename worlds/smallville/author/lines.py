@@ -20,7 +20,7 @@ from metropolis.worlds.smallville.author.dates import over
 from metropolis.worlds.smallville.author.facts import News, news_in, told, wording_of
 from metropolis.worlds.smallville.author.prompt import CONFIDENCE, HERALDS, TOLD, Prompt, pick
 from metropolis.worlds.smallville.author.weather import weather
-from metropolis.worlds.smallville.author.wording import pattern, worded
+from metropolis.worlds.smallville.author.wording import occurs, worded
 from metropolis.worlds.smallville.news import tells
 
 LINES_LEAST, LINES_SPREAD = 9, 7
@@ -102,7 +102,7 @@ class Scene:
 
     def has(self, text: str) -> bool:
         """Whether a text with these words has been said."""
-        return pattern(text).search(self.said) is not None
+        return occurs(text, self.said)
 
     def _tells(self, key: str, own: bool) -> bool:
         """Whether the speaker is in the mood to tell these news to the other today."""
@@ -120,7 +120,7 @@ def say(scene: Scene, random: Random) -> str:
     words = talk_phrases()
     count = len(scene.lines)
     last = scene.lines[-1][1] if count else ""
-    if any(pattern(text).search(last) for text in (*words["closings"], *words["parting"])):
+    if any(occurs(text, last) for text in (*words["closings"], *words["parting"])):
         return _json(scene.fill(pick(words["farewells"], random), random), True)
     if quarrels.CROSS.search(last):
         return _json(scene.fill(pick(words["offence"], random), random), False)
@@ -153,7 +153,7 @@ def _answer(scene: Scene, random: Random) -> str:
         reactions = wording.reactions if wording else []
         return hello + _fresh(reactions or words["surprise"], scene, random)
     for pair in words["pairs"]:
-        if pattern(pair["say"]).search(last):
+        if occurs(pair["say"], last):
             return hello + _fresh(pair["replies"], scene, random)
     if (who := _SEEN.search(last)) is not None:
         answer = _fresh(words["about_people"], scene, random).replace("{who}", who[1])
@@ -268,7 +268,7 @@ def _base_form(plan: str) -> str:
 
 
 def _recognised(table: str, text: str) -> bool:
-    return any(pattern(own).search(text) for own in talk_phrases()[table])
+    return any(occurs(own, text) for own in talk_phrases()[table])
 
 
 def _json(text: str, ends: bool) -> str:
