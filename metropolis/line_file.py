@@ -242,9 +242,11 @@ def texts_of_lines(path: Path, kind: Format, number: int) -> Iterator[bytes]:
 
 def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
     """Write a compressed file of one line atomically, so that it survives a power cut."""
-    fields = with_content(content, kind.header(run) + b",")
-    line = _line(1, crc32(fields), fields)
-    write_atomically(path, gzip.compress(line, compresslevel=1, mtime=0))
+    before = with_content(b"", kind.header(run) + b",")
+    begins = b"%b%d,%b" % (_begins(1), crc32(content, crc32(before)), before)
+    packer = zlib.compressobj(1, wbits=31)  # in pieces: the content may be large
+    packed = [packer.compress(piece) for piece in (begins, content, b"}\n")]
+    write_atomically(path, b"".join([*packed, packer.flush()]))
 
 
 def read_document(path: Path, kind: Format, run: str | None = None, form: Any = Any) -> Any:

@@ -134,10 +134,13 @@ Tiles::DistanceField Tiles::measure(Tile centre, int radius, const std::vector<T
   field.height = std::min(height_, centre.y + margin + 1) - field.y0;
   field.steps.assign(static_cast<std::size_t>(field.width * field.height), FAR);
   std::vector<Tile> frontier, next_frontier;
+  Tile low = centre, high = centre;  // corners of the tiles that are reached
   const auto reach = [&](Tile t, int steps) {
     if (!field.covers(t) || wall(t) || field.at(t) != FAR) return;
     field.at(t) = static_cast<std::uint8_t>(steps);
     next_frontier.push_back(t);
+    low = {std::min(low.x, t.x), std::min(low.y, t.y)};
+    high = {std::max(high.x, t.x), std::max(high.y, t.y)};
   };
   for (const Tile start : starts) reach(start, 0);
   for (int steps = 1; steps <= depth && !next_frontier.empty(); ++steps) {
@@ -150,7 +153,17 @@ Tiles::DistanceField Tiles::measure(Tile centre, int radius, const std::vector<T
       reach({x, y - 1}, steps);
     }
   }
-  return field;
+  return field.cut(low, high);
+}
+
+Tiles::DistanceField Tiles::DistanceField::cut(Tile low, Tile high) const {
+  DistanceField part{low.x, low.y, high.x - low.x + 1, high.y - low.y + 1, depth, {}};
+  part.steps.reserve(static_cast<std::size_t>(part.width * part.height));
+  for (int y = low.y; y <= high.y; ++y) {
+    const auto row = steps.begin() + (y - y0) * width + low.x - x0;
+    part.steps.insert(part.steps.end(), row, row + part.width);
+  }
+  return part;
 }
 
 template <class Starts>

@@ -9,6 +9,8 @@ from heapq import nsmallest
 from math import inf
 from typing import Any
 
+import msgspec
+
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, Inspection, Queued, RunInfo
@@ -237,9 +239,10 @@ class RunState:
         return continues
 
     def current_minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
-        """The minds of `agents` as of their last commit."""
+        """The minds of `agents` as of their last commit; those that are shared, as JSON."""
         if self.shared_minds is not None:
-            return {agent: self.shared_minds[agent] for agent in agents}
+            encode = msgspec.json.encode  # plain data takes several times the memory
+            return {agent: msgspec.Raw(encode(self.shared_minds[agent])) for agent in agents}
         return {agent: from_parts(self.minds[agent]) for agent in agents}
 
     def answers(self, cluster: Dispatch) -> PaidAnswers:

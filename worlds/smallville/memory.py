@@ -185,8 +185,8 @@ class Memory:
     def _about(self, name: str, embed: Embedder) -> list[int]:
         """The numbers of the nodes whose subject or object is `name`, from the oldest."""
         self._index(embed)
-        likely = np.flatnonzero((self._people[: self._known] == _checksum(name)).any(axis=1)).tolist()
-        nodes = self.nodes
+        nodes, people = self.nodes, self._people[: self._known]
+        likely = np.flatnonzero((people == _checksum(name)).any(axis=1)).tolist()
         found = [of for of in likely if name in (nodes[of].subject, nodes[of].object)]
         return sorted(found, key=self._age)
 

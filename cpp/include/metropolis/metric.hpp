@@ -73,7 +73,7 @@ struct Manhattan : PlaneMetric {
 template <class Field>
 class FieldCache {
  public:
-  static constexpr std::size_t BYTES_MAX = std::size_t{64} << 20;
+  static constexpr std::size_t BYTES_MAX = std::size_t{32} << 20;
   FieldCache() = default;
   FieldCache(const FieldCache&) {}
   FieldCache& operator=(const FieldCache&) = delete;
@@ -128,6 +128,7 @@ class Tiles {
     std::uint8_t steps_to(Tile t) const {
       return covers(t) ? steps[static_cast<std::size_t>((t.y - y0) * width + t.x - x0)] : FAR;
     }
+    DistanceField cut(Tile low, Tile high) const;  // to the window with these corners
   };
   static constexpr std::uint8_t FAR = 255;
 

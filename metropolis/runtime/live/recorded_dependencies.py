@@ -190,10 +190,14 @@ class RecordedDependencies:
     ) -> Iterable[_Change]:
         """When those that are not among `versions` left the area, unless that is `known`."""
         seen: set[str] | None = None
+        step_of = known.get
         for cell in self._cells.near(*area, left):
             for name, gone in left[cell].items() if cell in left else ():
                 # Who knows the last time that an entity left knows the times before.
-                if gone.latest.is_known(known):
+                for agent, step in gone.latest.needs.items():  # `is_known`, which is slower
+                    if step_of(agent, -1) < step:
+                        break
+                else:
                     continue
                 if seen is None:
                     seen = {entity.name for _, entity in versions if entity is not None}

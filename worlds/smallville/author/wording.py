@@ -21,7 +21,7 @@ def worded(text: str, random: Random) -> str:
 
 
 def occurs(text: str, within: str) -> bool:
-    """Whether `pattern(text)` finds something; mostly one of its words alone says no, and faster."""
+    """Whether `pattern(text)` finds something; mostly a part of it alone says no, and faster."""
     return _literal(text) in within and pattern(text).search(within) is not None
 
 
