@@ -123,6 +123,7 @@ class SmallVille(World):
         told={CONVERSATION: "partner"},
         memories=Memories("memory.nodes"),
         details={
+            "vision_r": "profile.settings.vision_tiles",
             "age": "profile.age",
             "innate": "profile.traits",
             "learned": "profile.background",
