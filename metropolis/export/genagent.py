@@ -30,6 +30,7 @@ from metropolis.runtime.folder.view_file import ViewFile, read_view
 from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step
+from metropolis.world.appearance import details_of
 
 MAZE = "the_ville"
 """The only map that the viewer has."""
@@ -85,9 +86,12 @@ class GenAgentExport:
         frames = beginning = initial_frames(self._view, self._meta.agents)
         _write_json(root / "environment" / "0.json", _environment(beginning))
         shown: dict[str, Any] = {}
+        since: dict[str, Step] = dict.fromkeys(frames, 0)
         chats: dict[tuple[str, Step], Lines] = {}
         with (root / "master_movement.json").open("w", encoding="utf-8") as master:
-            for step, (frames, events) in enumerate(self._all_frames(beginning)):
+            for step, (after, events) in enumerate(self._all_frames(beginning)):
+                since |= {name: step for name, of in after.items() if of.look != frames[name].look}
+                frames = after
                 for event in events:
                     names, lines = dialogue_of(self._view.appearance, event)
                     chats |= {(name, event.step): lines for name in names}
@@ -106,7 +110,11 @@ class GenAgentExport:
         for name, frame in frames.items():
             own = {step: lines for (who, step), lines in chats.items() if who == name}
             mind = None if checkpoint is None else checkpoint.agents.get(name)
-            scratch = self._scratch(name, frame)
+            scratch = {
+                **self._scratch(name, frame),
+                "act_start_time": self._time(since[name]).strftime(CLOCK),
+                **details_of(self._view.appearance, mind),
+            }
             write_memory(
                 root / "personas" / _name(name), self._view, self._meta, scratch, mind, own
             )

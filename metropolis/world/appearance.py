@@ -58,6 +58,9 @@ class Appearance(msgspec.Struct, frozen=True):
     it, all who perceive the event are listeners."""
     memories: Memories | None = None
     """None: the texts and numbers of an agent's saved mind."""
+    details: dict[str, str] = {}
+    """Field of an agent in the viewer of Generative Agents -> keys that lead to its value in the
+    agent's saved mind, separated by dots."""
 
     @property
     def state_keys(self) -> tuple[tuple[str, ...], str, str, str]:
@@ -131,14 +134,16 @@ def listeners(appearance: Appearance, kind: str, data: Mapping[str, Any]) -> lis
 
 def remembered(memories: Memories, mind: Any) -> Iterator[tuple[str, str, float | None]]:
     """(text, kind, created_s) of each memory of a saved mind; None: it has no time."""
-    found = mind
-    for key in memories.path.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
-    for memory in _list(found):
+    for memory in _list(_at(mind, memories.path)):
         if isinstance(memory, dict):
             created_s = memory.get(memories.created_s)
             known_s = created_s if isinstance(created_s, int | float) else None
             yield text_of(memory.get(memories.text)), text_of(memory.get(memories.kind)), known_s
+
+
+def details_of(appearance: Appearance, mind: Any) -> dict[str, Any]:
+    """Field -> its value in a saved mind; None where the mind has none."""
+    return {field: _at(mind, path) for field, path in appearance.details.items()}
 
 
 def text_of(value: Any) -> str:
@@ -148,6 +153,13 @@ def text_of(value: Any) -> str:
     if not isinstance(value, str):
         value = json.dumps(thaw(value), ensure_ascii=False)
     return str(value[:TEXT_LETTERS])
+
+
+def _at(mind: Any, path: str) -> Any:
+    """The value to which keys lead, separated by dots; None: there is none."""
+    for key in path.split("."):
+        mind = mind.get(key) if isinstance(mind, dict) else None
+    return mind
 
 
 def _list(value: Any) -> list[Any]:

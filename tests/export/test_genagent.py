@@ -34,6 +34,12 @@ from metropolis.worlds.smallville.folder import populate
 FIRST, STEPS = 2160, 560
 """Six hours of steps from midnight on; the run's own steps."""
 PEOPLE = ("Dario Penn", "Edda Lindqvist", "Quinn Ashby", "Silas Crowe", "Wim de Groot")
+STATE = (
+    "first_name", "last_name", "age", "curr_time", "curr_tile", "vision_r", "att_bandwidth",
+    "retention", "innate", "learned", "currently", "lifestyle", "daily_req", "act_address",
+    "act_start_time", "act_description", "act_pronunciatio",
+)  # fmt: skip
+"""What the page "State Details" shows of `scratch.json`, without the schedule and a duration."""
 
 
 def town() -> Scenario:
@@ -115,7 +121,8 @@ def test_the_viewers_pages_find_what_they_read(exported: Path) -> None:
         underscored = name.replace(" ", "_")
         assert underscored.replace("_", " ", 1) == name  # how the page `demo` finds an agent
         memory = exported / "personas" / name / "bootstrap_memory"
-        assert read(memory / "scratch.json")["act_description"]
+        scratch = read(memory / "scratch.json")
+        assert [key for key in STATE if scratch.get(key) in (None, "", [])] == []
         nodes = read(memory / "associative_memory" / "nodes.json")
         assert [*nodes] == [f"node_{number}" for number in range(len(nodes), 0, -1)]
     shown: dict[str, Any] = {}

@@ -215,7 +215,7 @@ def morning() -> dict[str, Any]:
         client = Client(Scripted(scenario.author))
         results[mode] = (
             scenario,
-            Simulation(scenario.world, scenario.agents, client, mode=mode).run(270),
+            Simulation(scenario.world, scenario.agents, client, mode=mode).run(360),
         )
     return results
 

@@ -21,6 +21,8 @@ from metropolis.llm.tokens import approximate_tokens
 from metropolis.maps.town import alderbrook
 from metropolis.worlds.smallville import planning, town_profiles
 from metropolis.worlds.smallville.author import FUNCTIONS, author, talk
+from metropolis.worlds.smallville.author.errands import the
+from metropolis.worlds.smallville.author.plans import wake_up_hour
 from metropolis.worlds.smallville.author.prompt import Prompt
 from metropolis.worlds.smallville.dialogue import Utterance
 from metropolis.worlds.smallville.recorded import TOKENS
@@ -142,6 +144,18 @@ def test_models_number_bullet_and_quote() -> None:
     assert insight_of("People talk.") == ("People talk.", [])
 
 
+NUMBERS = {5: "five", 6: "six", 7: "seven", 8: "eight"}
+
+
+@given(st.integers(4, 10), st.integers(1, 12), st.sampled_from(["am", "pm"]), st.integers())
+def test_one_gets_up_at_the_hour_of_one_s_habits(up: int, bed: int, half: str, seed: int) -> None:
+    told = [f"goes to bed around {bed}{half}, awakes up around {up}am, eats dinner around 6pm"]
+    told += [f"gets up at {NUMBERS[up]}, goes to class"] if up in NUMBERS else []
+    for habits in told:
+        hour, minute = wake_up_hour(Prompt(f"Habits: {habits}"), Random(seed)).split(":")
+        assert -10 <= int(hour) * 60 + int(minute) - up * 60 <= 30
+
+
 def test_residents_know_each_other_by_name() -> None:
     profiles = town_profiles()
     names = {profile.name for profile in profiles}
@@ -153,6 +167,11 @@ def test_residents_know_each_other_by_name() -> None:
         assert "bed" in places[profile.home][profile.room]
         assert profile.at in places[profile.home][profile.room]["bed"]
         assert not profile.workplace or profile.workplace in places
+
+
+def test_places_have_one_article() -> None:
+    named = ("Heron Inn", "The Rose and Crown Pub", "Quarry Market")
+    assert [the(place) for place in named] == ["the Heron Inn", *named[1:]]
 
 
 def test_the_beginning_of_a_sentence_is_no_first_name() -> None:

@@ -122,6 +122,17 @@ class SmallVille(World):
         thought={THOUGHT: "text"},
         told={CONVERSATION: "partner"},
         memories=Memories("memory.nodes"),
+        details={
+            "vision_r": "profile.settings.vision_tiles",
+            "age": "profile.age",
+            "innate": "profile.traits",
+            "learned": "profile.background",
+            "currently": "goal",
+            "lifestyle": "profile.habits",
+            "att_bandwidth": "profile.settings.attention_bandwidth",
+            "retention": "profile.settings.retention",
+            "daily_req": "day.outline",
+        },
     )
 
     def __init__(

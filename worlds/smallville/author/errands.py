@@ -60,4 +60,5 @@ class Errands:
 
 def the(place: str) -> str:
     """A place's name, with its article where English has one."""
-    return f"the {place}" if re.search(r"(?:Café|Cafe|Inn|Pub|Bar|Club)$", place) else place
+    wants = re.match(r"(?!The ).*(?:Café|Cafe|Inn|Pub|Bar|Club)$", place)
+    return f"the {place}" if wants else place

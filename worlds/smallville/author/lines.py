@@ -23,8 +23,9 @@ from metropolis.worlds.smallville.author.weather import weather
 from metropolis.worlds.smallville.author.wording import occurs, worded
 from metropolis.worlds.smallville.news import tells
 
-LINES_LEAST, LINES_SPREAD = 9, 7
-"""Minimum number of lines of a conversation before it closes, and the spread of that number."""
+LINES, SHORT_SHARE, SHORT_LINES = 14, 0.2, range(5, 12)
+"""Number of lines before two that close a conversation. In three recorded runs of Generative
+Agents 80 % of 482 conversations have all 16 utterances, the others 10 on average."""
 QUARREL_LINES = 3
 """Number of lines after which a quarrel may begin."""
 ASIDE_SHARE = 0.3
@@ -35,9 +36,9 @@ REMARK_SHARE = 0.5
 """Probability of the known remark on a topic."""
 LEAK_SHARE = 0.05
 """Probability per line of telling a secret."""
-OWN_SHARE, HEARD_SHARE = 0.45, 0.07
+OWN_SHARE, HEARD_SHARE = 0.42, 0.06
 """Probability of telling somebody news on a day: one's own, and heard ones."""
-OWN_INVITATION_SHARE, HEARD_INVITATION_SHARE = 0.75, 0.07
+OWN_INVITATION_SHARE, HEARD_INVITATION_SHARE = 0.6, 0.06
 """The same of an invitation, which concerns the hearer, too."""
 NEWS_MOST = 2
 """Maximum number of news that a speaker tells in a conversation."""
@@ -59,7 +60,9 @@ class Scene:
         self.said = " ".join(text for _, text in self.lines)
         self.today = prompt.now.date()
         pair = f"{' '.join(sorted((self.me, self.other)))} {self.today}"
-        self.length = LINES_LEAST + crc32(pair.encode()) % LINES_SPREAD
+        draw = crc32(pair.encode())
+        is_short = draw % 1000 < 1000 * SHORT_SHARE
+        self.length = SHORT_LINES[draw // 1000 % len(SHORT_LINES)] if is_short else LINES
         mind = [*prompt.statements, prompt.fact("Relation")]
         self.quarrels = quarrels.open_quarrels(mind, self.me, self.today)
 
