@@ -103,6 +103,8 @@ class Profile:
     c_ms: float
     k_mixed_ms: float
     c_once: bool
+    d_ms: float
+    e_ms: float
     kv_capacity_tokens: int
     block_tokens: int
     chunk_tokens: int
@@ -125,6 +127,8 @@ class Profile:
         c_ms: float = 0.0,
         k_mixed_ms: float = 0.0,
         c_once: bool = False,
+        d_ms: float = 0.0,
+        e_ms: float = 0.0,
         kv_capacity_tokens: int,
         block_tokens: int = 16,
         chunk_tokens: int = 2048,

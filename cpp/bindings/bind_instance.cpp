@@ -97,15 +97,16 @@ void bind_profile(py::module_& m) {
   py::class_<Profile>(m, "Profile", "Cost of one iteration and capacity of one instance.",
                       py::is_final())
       .def(py::init([](double w_ms, double g_ms, double h_ms, double b_ms, double k_ms, double q_ms,
-                       double c_ms, double k_mixed_ms, bool c_once, std::int64_t kv_capacity_tokens,
-                       std::int32_t block_tokens, std::int32_t chunk_tokens,
+                       double c_ms, double k_mixed_ms, bool c_once, double d_ms, double e_ms,
+                       std::int64_t kv_capacity_tokens, std::int32_t block_tokens, std::int32_t chunk_tokens,
                        std::int32_t max_sequences, std::int64_t kv_bytes_per_token,
                        double pcie_gb_per_s, double host_gb) {
              return Profile{w_ms,          g_ms,
                             h_ms,          b_ms,
                             k_ms,          q_ms,
                             c_ms,          k_mixed_ms,
-                            c_once,        kv_capacity_tokens,
+                            c_once,        d_ms,
+                            e_ms,          kv_capacity_tokens,
                             block_tokens,  chunk_tokens,
                             max_sequences, kv_bytes_per_token,
                             pcie_gb_per_s, host_gb};
@@ -113,6 +114,7 @@ void bind_profile(py::module_& m) {
            py::kw_only(), py::arg("w_ms") = 0.0, py::arg("g_ms") = 0.0, py::arg("h_ms") = 0.0,
            py::arg("b_ms") = 0.0, py::arg("k_ms") = 0.0, py::arg("q_ms") = 0.0,
            py::arg("c_ms") = 0.0, py::arg("k_mixed_ms") = 0.0, py::arg("c_once") = false,
+           py::arg("d_ms") = 0.0, py::arg("e_ms") = 0.0,
            py::arg("kv_capacity_tokens"), py::arg("block_tokens") = defaults.block_tokens,
            py::arg("chunk_tokens") = defaults.chunk_tokens,
            py::arg("max_sequences") = defaults.max_sequences, py::arg("kv_bytes_per_token") = 0,
@@ -127,6 +129,8 @@ void bind_profile(py::module_& m) {
       .def_readwrite("c_ms", &Profile::c_ms)
       .def_readwrite("k_mixed_ms", &Profile::k_mixed_ms)
       .def_readwrite("c_once", &Profile::c_once)
+      .def_readwrite("d_ms", &Profile::d_ms)
+      .def_readwrite("e_ms", &Profile::e_ms)
       .def_readwrite("kv_capacity_tokens", &Profile::kv_capacity_tokens)
       .def_readwrite("block_tokens", &Profile::block_tokens)
       .def_readwrite("chunk_tokens", &Profile::chunk_tokens)

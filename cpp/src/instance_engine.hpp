@@ -5,7 +5,7 @@
 //     sees the requests submitted up to and including that instant.
 //  2. Every decoding sequence gets one token. If their new KV blocks do not fit, the running
 //     sequence of the largest rank is preempted: its blocks are freed and it waits again. Later it
-//     prefills its prompt and its tokens; or, with preemption by swap, it resumes with the blocks
+//     prefills its prompt and its tokens; or, with preemption by swap, it decodes on with the blocks
 //     copied to the host, if they fitted there. Copying delays the iteration. Blocks in the prefix
 //     cache are copied when they are evicted, which delays the iteration that misses them.
 //  3. The rest of `chunk_tokens` goes to the partial prefill, then to waiting sequences by rank, as
@@ -82,6 +82,7 @@ class Engine {
   struct Swapped {
     std::int32_t tokens = 0;         // in host memory, or in the prefix cache
     std::int32_t copied_blocks = 0;  // those of the tokens that were copied to the host
+    bool has_token = false;          // see Sequence
   };
   struct Sequence {
     Rank rank;
@@ -100,11 +101,12 @@ class Engine {
     std::int32_t phase;          // it needs a block when (phase + iteration) % block_tokens == 0
     std::int32_t reused_tokens;  // 0 once preempted
     std::int32_t reused_share;
+    bool had_token;  // generated before an abort that kept its KV
 
+    // Whether a token of its answer is known.
+    bool has_token() const { return had_token || generated_tokens > 0; }
     // Whether all but its last token is in the KV cache.
-    bool decodes_next() const {
-      return generated_tokens > 0 && computed_tokens == prefill_tokens() - 1;
-    }
+    bool decodes_next() const { return has_token() && computed_tokens == prefill_tokens() - 1; }
     std::int64_t prefill_tokens() const { return std::int64_t{prompt_tokens} + generated_tokens; }
   };
   struct Decoding {
@@ -195,6 +197,7 @@ class Engine {
   WaitingQueue waiting_;
   std::vector<Decoding> decodings_;  // a heap
   std::vector<Chunk> chunks_;  // prefills of the current iteration; only the last can be partial
+  std::vector<Slot> resumed_;  // those that the current iteration has admitted to decode
   bool has_partial_ = false;   // whether a prefill is incomplete between iterations
   Slot partial_ = 0;
   std::vector<Aborting> aborting_;               // run until the next boundary

@@ -55,7 +55,7 @@ void Engine::swap_out(Sequence& sequence) {
   if (host_used_blocks_ + blocks > host_blocks_) return;
   share_blocks(sequence);
   sequence.swapped = {static_cast<std::int32_t>(sequence.computed_tokens),
-                      static_cast<std::int32_t>(sequence.own_blocks)};
+                      static_cast<std::int32_t>(sequence.own_blocks), sequence.has_token()};
   host_used_blocks_ += blocks;
   swapped_blocks_ += sequence.own_blocks;
 }
@@ -66,12 +66,13 @@ void Engine::keep_swapped(Sequence& sequence) {
   sequence.swapped = {};
 }
 
-// Resumes with the KV that the host kept; leaves at least one token to compute.
+// Resumes with the KV that the host kept, except for the last token, from which it decodes.
 void Engine::restore_kept(Sequence& sequence) {
   const auto kept = kept_.find(sequence.rank.id);
   if (kept == kept_.end()) return;
-  const auto [tokens, copied_blocks] = kept->second;
-  sequence.swapped = {std::min(tokens, sequence.prompt_tokens - 1), copied_blocks};
+  const auto [tokens, copied_blocks, has_token] = kept->second;
+  sequence.swapped = {std::min(tokens, sequence.prompt_tokens - 1), copied_blocks, has_token};
+  sequence.had_token = has_token;
   host_used_blocks_ -= blocks_of(tokens) - blocks_of(sequence.swapped.tokens);
   kept_.erase(kept);
 }
@@ -97,7 +98,7 @@ PrefixBlocks Engine::blocks_within(const Sequence& sequence, std::int64_t tokens
 
 // Tokens that a resumed sequence may decode before the next decision (rule 5).
 std::int64_t Engine::lookahead(const Sequence& sequence) const {
-  return sequence.generated_tokens > 0 ? decision_iterations_ - 1 : 0;
+  return sequence.has_token() ? decision_iterations_ - 1 : 0;
 }
 
 bool Engine::fits(const Sequence& sequence) const {

@@ -28,6 +28,8 @@ class Sequence:
     arrival_sim_s: float
     generated: int = 0
     """Output tokens, including those to be discarded (rule 5)."""
+    had_token: bool = False
+    """Whether it had generated a token before an abort that kept its KV."""
     to_prefill: int = 0
     """Prompt tokens plus those generated before its latest admission."""
     computed: int = 0
@@ -62,6 +64,11 @@ class Sequence:
         return (self.priority, self.arrival_sim_s, self.id)
 
     @property
+    def has_token(self) -> bool:
+        """Whether a token of its answer is known."""
+        return self.had_token or self.generated > 0
+
+    @property
     def decodes(self) -> bool:
         """Whether its prefill is complete."""
         return self.computed >= self.to_prefill
@@ -83,8 +90,8 @@ class Memory:
     waiting: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)
     cached: dict[Tokens, _CachedBlock] = field(default_factory=dict)
-    kept: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """`swapped` and `copied` of aborted sequences, by id."""
+    kept: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
+    """`swapped`, `copied` and `has_token` of aborted sequences, by id."""
     reserved: int = 0
     """Blocks reserved for decoding until the next decision."""
     preemptions: int = 0
@@ -133,7 +140,7 @@ class Memory:
         found = self.found(self._known_blocks(sequence, sequence.to_prefill - 1))
         needed = self.blocks_of(sequence.to_prefill) - len(found)
         idle = sum(not self.cached[tokens].references for tokens in found)
-        lookahead = self.options.decision_iterations - 1 if sequence.generated else 0
+        lookahead = self.options.decision_iterations - 1 if sequence.has_token else 0
         ahead = self.blocks_of(sequence.to_prefill + lookahead) - len(found) - needed
         kept_free = self._watermark_blocks() if self.running else 0
         if needed + ahead > self.available_blocks() - idle - self.reserved - kept_free:
@@ -184,7 +191,7 @@ class Memory:
 
     def host_blocks(self) -> int:
         """Number of blocks swapped out to the host."""
-        tokens = [*(s.swapped for s in self.waiting), *(tokens for tokens, _ in self.kept.values())]
+        tokens = [*(s.swapped for s in self.waiting), *(tokens for tokens, *_ in self.kept.values())]
         return sum(map(self.blocks_of, tokens))
 
     def _host_room(self) -> int:

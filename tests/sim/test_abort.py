@@ -109,6 +109,30 @@ def test_an_unknown_request_is_refused(kind: type[InstancePool | ReferencePool])
         pool.abort(0, 5.0)
 
 
+@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+def test_a_kept_request_resumes_without_a_prefill(
+    kind: type[InstancePool | ReferencePool],
+) -> None:
+    """Beside one that decodes, it makes no iteration a prefill, which a decision would follow."""
+    profile = Profile(
+        w_ms=10.0, c_ms=5.0, kv_capacity_tokens=1024,
+        kv_bytes_per_token=1, pcie_gb_per_s=1e6, host_gb=1.0,
+    )  # fmt: skip
+    pool = kind(profile, preemption="swap", decision_iterations=4)
+    pool.submit(0, Request(8, 100), 0.0)
+    pool.submit(1, Request(8, 100), 0.0)
+    pool.abort(1, 0.021, keep=True)  # two prefills in 20 ms, then four iterations
+    (left,) = pool.advance(0.07)
+    assert (left.output_tokens, left.last_token_sim_s) == (5, pytest.approx(0.06))
+    pool.submit(1, Request(8 + 5, 95), 0.07)
+    assert pool.advance(0.101) == []  # the window ends at 100 ms
+    pool.abort(1, 0.102)
+    (again,) = pool.advance(0.2)
+    assert again.output_tokens == 4  # a prefill would take 15 ms, and yield one
+    assert again.first_token_sim_s == pytest.approx(0.11)
+    assert again.last_token_sim_s == pytest.approx(0.14)
+
+
 def test_time_does_not_go_back() -> None:
     pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=1024))
     pool.submit(0, Request(8, 3), 1.0)

@@ -108,6 +108,7 @@ def test_tokens_are_conserved(case: Case) -> None:
 @settings(max_examples=200, deadline=None)
 def test_a_lone_request_takes_its_isolated_time(case: Case) -> None:
     request = case.requests[0][1]
+    case.profile.d_ms = case.profile.e_ms = 0.0  # the isolated time has no decisions of decoding
     schedule, chunked = case.options.schedule, case.options.chunked_prefill
     pool = InstancePool(case.profile, schedule=schedule, chunked_prefill=chunked)
     pool.submit(0, request, 0.0)

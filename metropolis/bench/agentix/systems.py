@@ -51,21 +51,16 @@ class System:
         own = ENGINE_RULES[self.engine].profile(entry.profile)
         own.max_sequences, own.host_gb = sequences, HOST_GB
         own.pcie_gb_per_s /= self.copies_slower
-        _add_cpu(own, self.pool.decision_iterations)
+        _add_cpu(own)
         return replace(entry, profile=own)
 
 
-def _add_cpu(profile: Profile, steps: int) -> None:
-    """Add the CPU time of iterations of which every `steps`th follows a decision.
-
-    An iteration that prefills always does: the rest of its decision is charged to its prefill.
-    """
-    share = 1 / steps
-    constant_ms = SAMPLING_MS[0] + share * DECISION_MS[0]
-    profile.w_ms += constant_ms
-    profile.h_ms += constant_ms
-    profile.b_ms += SAMPLING_MS[1] + share * DECISION_MS[1]
-    profile.c_ms += (1 - share) * DECISION_MS[0]
+def _add_cpu(profile: Profile) -> None:
+    """Add the CPU time of iterations and of decisions."""
+    profile.w_ms += SAMPLING_MS[0]
+    profile.h_ms += SAMPLING_MS[0]
+    profile.b_ms += SAMPLING_MS[1]
+    profile.d_ms, profile.e_ms = DECISION_MS
 
 
 VLLM = System("vLLM", "fcfs", ENGINE_RULES["vllm-v0"].options(), engine="vllm-v0")
