@@ -247,7 +247,9 @@ class InstancePool:
     `schedule`: "mixed": decoding sequences go first in an iteration, prefills get the rest (vLLM
     v1); "prefill_first": prefills have iterations of their own, which precede decoding (SGLang,
     vLLM v0). Without `chunked_prefill` a prefill takes one iteration. `watermark`: share of the KV
-    blocks that admission leaves free unless the instance is empty (vLLM v0: 0.01).
+    blocks that admission leaves free unless the instance is empty (vLLM v0: 0.01). `surplus`:
+    kept requests whose KV is still on the GPU decode in the places of those that complete between
+    two decisions (Agentix §4.2.2); they have these tokens when they are submitted again.
     """
 
     def __init__(
@@ -260,6 +262,7 @@ class InstancePool:
         schedule: Literal["mixed", "prefill_first"] = "mixed",
         chunked_prefill: bool = True,
         watermark: float = 0.0,
+        surplus: bool = False,
     ) -> None: ...
     def submit(self, id: int, request: Request, now_sim_s: float) -> None: ...
     def abort(self, id: int, now_sim_s: float, keep: bool = False) -> None:

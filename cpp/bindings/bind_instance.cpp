@@ -35,7 +35,7 @@ bool is_second(const std::string& value, const char* option, const char* first,
 InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
                                const std::string& preemption, std::int32_t decision_iterations,
                                const std::string& schedule, bool chunked_prefill,
-                               double watermark) {
+                               double watermark, bool surplus = false) {
   const bool swaps = is_second(preemption, "preemption", "recompute", "swap");
   const bool prefill_first = is_second(schedule, "schedule", "mixed", "prefill_first");
   return {.instances = instances,
@@ -44,7 +44,8 @@ InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
           .decision_iterations = decision_iterations,
           .schedule = prefill_first ? Schedule::PREFILL_FIRST : Schedule::MIXED,
           .chunked_prefill = chunked_prefill,
-          .watermark = watermark};
+          .watermark = watermark,
+          .surplus = surplus};
 }
 
 // Pairs of text and tokens.
@@ -196,15 +197,16 @@ void bind_instance(py::module_& m) {
       m, "InstancePool", "Data-parallel replicas behind a least-loaded dispatcher.", py::is_final())
       .def(py::init([](const Profile& profile, std::int32_t instances, bool prefix_reuse,
                        const std::string& preemption, std::int32_t decision_iterations,
-                       const std::string& schedule, bool chunked_prefill, double watermark) {
+                       const std::string& schedule, bool chunked_prefill, double watermark,
+                       bool surplus) {
              return InstancePool(
                  profile, options_of(instances, prefix_reuse, preemption, decision_iterations,
-                                     schedule, chunked_prefill, watermark));
+                                     schedule, chunked_prefill, watermark, surplus));
            }),
            py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
            py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1,
            py::arg("schedule") = "mixed", py::arg("chunked_prefill") = true,
-           py::arg("watermark") = 0.0)
+           py::arg("watermark") = 0.0, py::arg("surplus") = false)
       .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
       .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"),
            py::arg("keep") = false)

@@ -19,6 +19,7 @@ Engine::Engine(const Profile& profile, const CostModel& cost, const InstancePool
       decision_iterations_(options.decision_iterations),
       prefill_first_(options.schedule == Schedule::PREFILL_FIRST),
       chunked_prefill_(options.chunked_prefill),
+      surplus_(options.surplus),
       watermark_blocks_(static_cast<std::int64_t>(
           options.watermark *
           static_cast<double>(profile.kv_capacity_tokens / profile.block_tokens))),
@@ -213,6 +214,7 @@ void Engine::end_iteration(std::deque<Completion>& out) {
     const Decoding decoding = decodings_.front();
     std::pop_heap(decodings_.begin(), decodings_.end());
     decodings_.pop_back();
+    free_places_.push_back(iteration_ - decoding.last_iteration);
     stop_decoding(decoding);
     remove(decoding.slot, to_sim_s(now_), false, out);
   }
@@ -237,6 +239,8 @@ void Engine::end_iteration(std::deque<Completion>& out) {
     }
   }
   chunks_.clear();
+  if (surplus_) fill_places();
+  free_places_.clear();
   if (!aborting_.empty()) remove_aborted(out);
   reach_boundary();
 }

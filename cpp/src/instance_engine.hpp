@@ -19,7 +19,10 @@
 //     copied as in rule 2, and they resume with it when they are submitted again.
 //  5. Multi-step scheduling: an iteration that does not prefill is the first of N =
 //     `decision_iterations`. The others only decode; rules 2 to 4 apply at their end, and rules 2
-//     and 3 reserve the blocks needed until then. Tokens decoded beyond the last one are discarded.
+//     and 3 reserve the blocks needed until then. Tokens decoded beyond the last one are discarded;
+//     with `surplus`, a kept sequence whose whole blocks are all in the cache takes the place, and
+//     decodes until the decision, except for its last token: it has these tokens when it is
+//     submitted again. The first by rank takes the place that was free first, at its cost.
 //  6. Prefill first: rule 3 precedes rule 2 and has all of `chunk_tokens`. If it yields a prefill,
 //     the iteration has only prefills; otherwise it only decodes. A sequence that resumes computes
 //     its last token as a prefill.
@@ -126,6 +129,13 @@ class Engine {
     bool keep;
     friend bool operator<(const Aborting& a, const Aborting& b) { return a.id < b.id; }
   };
+  struct Kept {
+    Rank rank;
+    Swapped swapped;
+    std::unique_ptr<const KnownPrefix> known;
+    std::int32_t left_tokens;       // of its answer
+    std::int32_t ahead_tokens = 0;  // of these, decoded in the places of others
+  };
   static constexpr Units RUNS = -1;
   enum class State { IDLE, AT_BOUNDARY, ITERATING };
 
@@ -152,7 +162,7 @@ class Engine {
   std::int64_t tokens_to_compute(const Sequence& sequence) const;
   void admit(Sequence& sequence);
   void reuse(Sequence& sequence);
-  PrefixBlocks blocks_within(const Sequence& sequence, std::int64_t tokens) const;
+  PrefixBlocks blocks_within(const KnownPrefix* known, std::int64_t tokens) const;
 
   void start_decoding(Slot slot);
   void stop_decoding(const Decoding& decoding);
@@ -166,6 +176,8 @@ class Engine {
   void remove(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
   void keep_swapped(Sequence& sequence);
   void restore_kept(Sequence& sequence);
+  void fill_places();
+  bool may_fill(const Kept& kept) const;
   void release_blocks(Sequence& sequence);
 
   std::int64_t blocks_of(std::int64_t tokens) const {
@@ -188,6 +200,7 @@ class Engine {
   const std::int64_t decision_iterations_;
   const bool prefill_first_;
   const bool chunked_prefill_;
+  const bool surplus_;
   const std::int64_t watermark_blocks_;
   const std::int64_t host_blocks_;
   const std::int32_t index_;
@@ -201,7 +214,8 @@ class Engine {
   bool has_partial_ = false;   // whether a prefill is incomplete between iterations
   Slot partial_ = 0;
   std::vector<Aborting> aborting_;               // run until the next boundary
-  std::unordered_map<RequestId, Swapped> kept_;  // of aborted requests
+  std::unordered_map<RequestId, Kept> kept_;     // of aborted requests
+  std::vector<std::int64_t> free_places_;        // iterations since sequences were complete
   PrefixCache prefixes_;
   std::int64_t free_blocks_;
   std::int64_t reserved_blocks_ = 0;  // for decoding until the next decision (rule 5)

@@ -78,8 +78,11 @@ class _Instance(Memory):
     def submit(self, sequence: Sequence) -> None:
         if not self.outstanding():
             self.origin_sim_s, self.boundary = sequence.arrival_sim_s, 0
-        tokens, sequence.copied, sequence.had_token = self.kept.pop(sequence.id, (0, 0, False))
-        sequence.swapped = min(tokens, sequence.request.prompt_tokens - 1)
+        if kept := self.kept.pop(sequence.id, None):
+            sequence.had_token, sequence.copied = kept.has_token, kept.copied
+            sequence.generated = min(kept.ahead, sequence.request.output_tokens - 1)
+            most = sequence.request.prompt_tokens + sequence.generated - 1
+            sequence.swapped = min(kept.swapped, most)
         self.waiting.append(sequence)
 
     def abort(self, id: int, now_sim_s: float, keep: bool) -> Completion | None:
@@ -232,11 +235,14 @@ class _Instance(Memory):
                 sequence.generated += 1
                 sequence.first_token_sim_s = min(sequence.first_token_sim_s, now_sim_s)
         completions = []
+        in_vain = sorted(s.generated - s.request.output_tokens for s in decoded)[::-1]
         for sequence in [*sorted(decoded, key=_by_surplus), *prefilled]:
             if sequence.decodes and sequence in prefilled:
                 self.share(sequence)
             if sequence.generated >= sequence.request.output_tokens:
                 completions.append(self._leave(sequence, now_sim_s, aborted=False))
+        if self.options.surplus:
+            self.fill([iterations for iterations in in_vain if iterations >= 0])
         for sequence in sorted((s for s in self.running if s.id in self.aborting), key=_by_id):
             completions.append(self._abort(sequence, now_sim_s, self.aborting[sequence.id]))
         self.aborting.clear()
@@ -247,7 +253,7 @@ class _Instance(Memory):
             if sequence in self.running:
                 self.swap_out(sequence)
             if sequence.swapped:
-                self.kept[sequence.id] = sequence.swapped, sequence.copied, sequence.has_token
+                self.kept[sequence.id] = sequence
         return self._leave(sequence, now_sim_s, aborted=True)
 
     def _leave(self, sequence: Sequence, now_sim_s: float, *, aborted: bool) -> Completion:
@@ -294,9 +300,16 @@ class ReferencePool:
         schedule: Schedule = "mixed",
         chunked_prefill: bool = True,
         watermark: float = 0.0,
+        surplus: bool = False,
     ) -> None:
         options = PoolOptions(
-            prefix_reuse, preemption, decision_iterations, schedule, chunked_prefill, watermark
+            prefix_reuse,
+            preemption,
+            decision_iterations,
+            schedule,
+            chunked_prefill,
+            watermark,
+            surplus,
         )
         self._instances = [_Instance(profile, options, index=i) for i in range(instances)]
         self._unreported: list[Completion] = []

@@ -38,6 +38,8 @@ class Sequence:
     """Tokens in host memory, or in the prefix cache."""
     copied: int = 0
     """Blocks of the swapped tokens that were copied to the host."""
+    ahead: int = 0
+    """Tokens decoded in the places of others while the host keeps it."""
     blocks: int = 0
     """Blocks it holds outside the prefix cache."""
     shared: list[Tokens] = field(default_factory=list)
@@ -90,8 +92,8 @@ class Memory:
     waiting: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)
     cached: dict[Tokens, _CachedBlock] = field(default_factory=dict)
-    kept: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
-    """`swapped`, `copied` and `has_token` of aborted sequences, by id."""
+    kept: dict[int, Sequence] = field(default_factory=dict)
+    """Aborted sequences whose KV the host keeps, by id."""
     reserved: int = 0
     """Blocks reserved for decoding until the next decision."""
     preemptions: int = 0
@@ -189,10 +191,24 @@ class Memory:
             sequence.swapped, sequence.copied = sequence.computed, sequence.blocks
             self.swapped_blocks += sequence.blocks
 
+    def fill(self, places: list[int]) -> None:
+        """Rule 5: let kept sequences decode in `places`, for that many iterations in each."""
+        ready = sorted(filter(self._may_fill, self.kept.values()), key=lambda s: s.rank)
+        for iterations, sequence in zip(places, ready, strict=False):
+            left = sequence.request.output_tokens - sequence.generated - sequence.ahead
+            sequence.ahead += min(iterations, left - 1)
+            sequence.swapped += min(iterations, left - 1)
+
+    def _may_fill(self, sequence: Sequence) -> bool:
+        tokens = sequence.swapped - sequence.ahead
+        on_gpu = self.found(self._known_blocks(sequence, tokens))
+        left = sequence.request.output_tokens - sequence.generated - sequence.ahead
+        is_whole = len(on_gpu) == tokens // self.profile.block_tokens
+        return sequence.has_token and left > 1 and is_whole
+
     def host_blocks(self) -> int:
         """Number of blocks swapped out to the host."""
-        tokens = [*(s.swapped for s in self.waiting), *(tokens for tokens, *_ in self.kept.values())]
-        return sum(map(self.blocks_of, tokens))
+        return sum(self.blocks_of(s.swapped) for s in [*self.waiting, *self.kept.values()])
 
     def _host_room(self) -> int:
         block_bytes = self.profile.kv_bytes_per_token * self.profile.block_tokens

@@ -69,6 +69,7 @@ def cases(draw: st.DrawFn, reuse: bool = True) -> Case:
         draw(st.sampled_from(["mixed", "prefill_first"])),
         draw(st.booleans()),
         draw(st.just(0.0) | st.floats(0, 1, exclude_max=True)),
+        draw(st.booleans()),
     )
     gap = st.floats(0, 0.3)
     if draw(st.booleans()):  # a grid of times, for requests that arrive at a boundary exactly

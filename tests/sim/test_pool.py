@@ -145,7 +145,7 @@ def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
         "prefix_id": [p[0] if p else -1 for p, *_ in firsts],
         "prefix_tokens": [p[1] if p else 0 for p, *_ in firsts],
         "instances": case.instances,
-        **asdict(case.options),
+        **{name: value for name, value in asdict(case.options).items() if name != "surplus"},
     }
     requests = tuple(
         (now, Request(r.prompt_tokens, r.output_tokens, r.priority, r.prefix[:1]))

@@ -117,6 +117,9 @@ struct InstancePoolOptions {
   // Share of the KV blocks that admission leaves free unless the instance is empty, at least 0 and
   // below 1. vLLM v0: 0.01.
   double watermark = 0;
+  // Whether requests that the host keeps (abort()) decode in the places of those that complete
+  // between two decisions, as long as their KV is on the GPU, too (Agentix §4.2.2).
+  bool surplus = false;
 };
 
 // Data-parallel replicas behind a least-loaded dispatcher. Time never decreases.
