@@ -5,9 +5,9 @@
 //     sees the requests submitted up to and including that instant.
 //  2. Every decoding sequence gets one token. If their new KV blocks do not fit, the running
 //     sequence of the largest rank is preempted: its blocks are freed and it waits again. Later it
-//     prefills its prompt and its tokens; or, with preemption by swap, it decodes on with the blocks
-//     copied to the host, if they fitted there. Copying delays the iteration. Blocks in the prefix
-//     cache are copied when they are evicted, which delays the iteration that misses them.
+//     prefills its prompt and its tokens; or, with preemption by swap, it decodes on with the
+//     blocks copied to the host, if they fitted there. Copying delays the iteration. Blocks in the
+//     prefix cache are copied when they are evicted, which delays the iteration that misses them.
 //  3. The rest of `chunk_tokens` goes to the partial prefill, then to waiting sequences by rank, as
 //     long as there is room for a sequence and for all the blocks of its prefill; the first that
 //     does not fit ends admission. An iteration that preempts admits no sequence. Unless the engine
@@ -213,9 +213,9 @@ class Engine {
   std::vector<Slot> resumed_;  // those that the current iteration has admitted to decode
   bool has_partial_ = false;   // whether a prefill is incomplete between iterations
   Slot partial_ = 0;
-  std::vector<Aborting> aborting_;               // run until the next boundary
-  std::unordered_map<RequestId, Kept> kept_;     // of aborted requests
-  std::vector<std::int64_t> free_places_;        // iterations since sequences were complete
+  std::vector<Aborting> aborting_;            // run until the next boundary
+  std::unordered_map<RequestId, Kept> kept_;  // of aborted requests
+  std::vector<std::int64_t> free_places_;     // iterations since sequences were complete
   PrefixCache prefixes_;
   std::int64_t free_blocks_;
   std::int64_t reserved_blocks_ = 0;  // for decoding until the next decision (rule 5)

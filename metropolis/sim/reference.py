@@ -78,11 +78,7 @@ class _Instance(Memory):
     def submit(self, sequence: Sequence) -> None:
         if not self.outstanding():
             self.origin_sim_s, self.boundary = sequence.arrival_sim_s, 0
-        if kept := self.kept.pop(sequence.id, None):
-            sequence.had_token, sequence.copied = kept.has_token, kept.copied
-            sequence.generated = min(kept.ahead, sequence.request.output_tokens - 1)
-            most = sequence.request.prompt_tokens + sequence.generated - 1
-            sequence.swapped = min(kept.swapped, most)
+        self.restore(sequence)
         self.waiting.append(sequence)
 
     def abort(self, id: int, now_sim_s: float, keep: bool) -> Completion | None:

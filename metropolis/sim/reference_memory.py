@@ -191,6 +191,14 @@ class Memory:
             sequence.swapped, sequence.copied = sequence.computed, sequence.blocks
             self.swapped_blocks += sequence.blocks
 
+    def restore(self, sequence: Sequence) -> None:
+        """Give a sequence what the host keeps of it; it decodes from its last token."""
+        if kept := self.kept.pop(sequence.id, None):
+            sequence.had_token, sequence.copied = kept.has_token, kept.copied
+            sequence.generated = min(kept.ahead, sequence.request.output_tokens - 1)
+            most = sequence.request.prompt_tokens + sequence.generated - 1
+            sequence.swapped = min(kept.swapped, most)
+
     def fill(self, places: list[int]) -> None:
         """Rule 5: let kept sequences decode in `places`, for that many iterations in each."""
         ready = sorted(filter(self._may_fill, self.kept.values()), key=lambda s: s.rank)
