@@ -1,5 +1,6 @@
 // KV blocks of one engine: allocation, admission and preemption.
 #include <algorithm>
+#include <utility>
 
 #include "instance_engine.hpp"
 
