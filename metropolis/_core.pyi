@@ -103,6 +103,8 @@ class Profile:
     c_ms: float
     k_mixed_ms: float
     c_once: bool
+    d_ms: float
+    e_ms: float
     kv_capacity_tokens: int
     block_tokens: int
     chunk_tokens: int
@@ -125,6 +127,8 @@ class Profile:
         c_ms: float = 0.0,
         k_mixed_ms: float = 0.0,
         c_once: bool = False,
+        d_ms: float = 0.0,
+        e_ms: float = 0.0,
         kv_capacity_tokens: int,
         block_tokens: int = 16,
         chunk_tokens: int = 2048,
@@ -243,7 +247,9 @@ class InstancePool:
     `schedule`: "mixed": decoding sequences go first in an iteration, prefills get the rest (vLLM
     v1); "prefill_first": prefills have iterations of their own, which precede decoding (SGLang,
     vLLM v0). Without `chunked_prefill` a prefill takes one iteration. `watermark`: share of the KV
-    blocks that admission leaves free unless the instance is empty (vLLM v0: 0.01).
+    blocks that admission leaves free unless the instance is empty (vLLM v0: 0.01). `surplus`:
+    kept requests whose KV is still on the GPU decode in the places of those that complete between
+    two decisions (Agentix §4.2.2); they have these tokens when they are submitted again.
     """
 
     def __init__(
@@ -256,6 +262,7 @@ class InstancePool:
         schedule: Literal["mixed", "prefill_first"] = "mixed",
         chunked_prefill: bool = True,
         watermark: float = 0.0,
+        surplus: bool = False,
     ) -> None: ...
     def submit(self, id: int, request: Request, now_sim_s: float) -> None: ...
     def abort(self, id: int, now_sim_s: float, keep: bool = False) -> None:

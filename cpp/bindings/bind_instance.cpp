@@ -34,8 +34,8 @@ bool is_second(const std::string& value, const char* option, const char* first,
 
 InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
                                const std::string& preemption, std::int32_t decision_iterations,
-                               const std::string& schedule, bool chunked_prefill,
-                               double watermark) {
+                               const std::string& schedule, bool chunked_prefill, double watermark,
+                               bool surplus = false) {
   const bool swaps = is_second(preemption, "preemption", "recompute", "swap");
   const bool prefill_first = is_second(schedule, "schedule", "mixed", "prefill_first");
   return {.instances = instances,
@@ -44,7 +44,8 @@ InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
           .decision_iterations = decision_iterations,
           .schedule = prefill_first ? Schedule::PREFILL_FIRST : Schedule::MIXED,
           .chunked_prefill = chunked_prefill,
-          .watermark = watermark};
+          .watermark = watermark,
+          .surplus = surplus};
 }
 
 // Pairs of text and tokens.
@@ -97,23 +98,21 @@ void bind_profile(py::module_& m) {
   py::class_<Profile>(m, "Profile", "Cost of one iteration and capacity of one instance.",
                       py::is_final())
       .def(py::init([](double w_ms, double g_ms, double h_ms, double b_ms, double k_ms, double q_ms,
-                       double c_ms, double k_mixed_ms, bool c_once, std::int64_t kv_capacity_tokens,
-                       std::int32_t block_tokens, std::int32_t chunk_tokens,
-                       std::int32_t max_sequences, std::int64_t kv_bytes_per_token,
-                       double pcie_gb_per_s, double host_gb) {
-             return Profile{w_ms,          g_ms,
-                            h_ms,          b_ms,
-                            k_ms,          q_ms,
-                            c_ms,          k_mixed_ms,
-                            c_once,        kv_capacity_tokens,
-                            block_tokens,  chunk_tokens,
-                            max_sequences, kv_bytes_per_token,
+                       double c_ms, double k_mixed_ms, bool c_once, double d_ms, double e_ms,
+                       std::int64_t kv_capacity_tokens, std::int32_t block_tokens,
+                       std::int32_t chunk_tokens, std::int32_t max_sequences,
+                       std::int64_t kv_bytes_per_token, double pcie_gb_per_s, double host_gb) {
+             return Profile{w_ms,          g_ms,         h_ms,          b_ms,
+                            k_ms,          q_ms,         c_ms,          k_mixed_ms,
+                            c_once,        d_ms,         e_ms,          kv_capacity_tokens,
+                            block_tokens,  chunk_tokens, max_sequences, kv_bytes_per_token,
                             pcie_gb_per_s, host_gb};
            }),
            py::kw_only(), py::arg("w_ms") = 0.0, py::arg("g_ms") = 0.0, py::arg("h_ms") = 0.0,
            py::arg("b_ms") = 0.0, py::arg("k_ms") = 0.0, py::arg("q_ms") = 0.0,
            py::arg("c_ms") = 0.0, py::arg("k_mixed_ms") = 0.0, py::arg("c_once") = false,
-           py::arg("kv_capacity_tokens"), py::arg("block_tokens") = defaults.block_tokens,
+           py::arg("d_ms") = 0.0, py::arg("e_ms") = 0.0, py::arg("kv_capacity_tokens"),
+           py::arg("block_tokens") = defaults.block_tokens,
            py::arg("chunk_tokens") = defaults.chunk_tokens,
            py::arg("max_sequences") = defaults.max_sequences, py::arg("kv_bytes_per_token") = 0,
            py::arg("pcie_gb_per_s") = 0.0, py::arg("host_gb") = 0.0)
@@ -127,6 +126,8 @@ void bind_profile(py::module_& m) {
       .def_readwrite("c_ms", &Profile::c_ms)
       .def_readwrite("k_mixed_ms", &Profile::k_mixed_ms)
       .def_readwrite("c_once", &Profile::c_once)
+      .def_readwrite("d_ms", &Profile::d_ms)
+      .def_readwrite("e_ms", &Profile::e_ms)
       .def_readwrite("kv_capacity_tokens", &Profile::kv_capacity_tokens)
       .def_readwrite("block_tokens", &Profile::block_tokens)
       .def_readwrite("chunk_tokens", &Profile::chunk_tokens)
@@ -192,15 +193,16 @@ void bind_instance(py::module_& m) {
       m, "InstancePool", "Data-parallel replicas behind a least-loaded dispatcher.", py::is_final())
       .def(py::init([](const Profile& profile, std::int32_t instances, bool prefix_reuse,
                        const std::string& preemption, std::int32_t decision_iterations,
-                       const std::string& schedule, bool chunked_prefill, double watermark) {
+                       const std::string& schedule, bool chunked_prefill, double watermark,
+                       bool surplus) {
              return InstancePool(
                  profile, options_of(instances, prefix_reuse, preemption, decision_iterations,
-                                     schedule, chunked_prefill, watermark));
+                                     schedule, chunked_prefill, watermark, surplus));
            }),
            py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
            py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1,
            py::arg("schedule") = "mixed", py::arg("chunked_prefill") = true,
-           py::arg("watermark") = 0.0)
+           py::arg("watermark") = 0.0, py::arg("surplus") = false)
       .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
       .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"),
            py::arg("keep") = false)

@@ -31,11 +31,13 @@ CostModel::CostModel(const Profile& p)
     : w_(to_units(p.w_ms, "w_ms")),
       b_(to_units(p.b_ms, "b_ms")),
       h_(to_units(p.h_ms, "h_ms")),
+      d_(to_units(p.d_ms, "d_ms")),
       g_(to_units(p.g_ms, "g_ms")),
       k_(to_units(p.k_ms, "k_ms")),
       k_mixed_(to_units(p.k_mixed_ms > 0 ? p.k_mixed_ms : p.k_ms, "k_mixed_ms")),
       q_(to_units(p.q_ms, "q_ms")),
       c_(to_units(p.c_ms, "c_ms")),
+      e_(to_units(p.e_ms, "e_ms")),
       swap_block_(p.pcie_gb_per_s > 0 && p.kv_bytes_per_token >= 0
                       ? to_units(block_bytes(p) / (p.pcie_gb_per_s * 1e6), "pcie_gb_per_s")
                       : 0),

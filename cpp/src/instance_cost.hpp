@@ -33,16 +33,19 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Decode-only iterations of a constant batch: iteration i takes first + i * growth, and iteration 0
-// takes `once` more.
+// Decode-only iterations of a constant batch: iteration i takes first + i * growth, iteration 0
+// takes `once` more, and every `period`th, from iteration 0 on, a decision more.
 struct DecodeRun {
   Units first;
   Units growth;
   Units once = 0;
+  Units decision = 0;
+  std::int64_t period = 1;
 
   Units elapsed(std::int64_t iterations) const {
-    return once + iterations * first +
-           growth * (static_cast<Units>(iterations) * (iterations - 1) / 2);
+    const Units run = once + iterations * first +
+                      growth * (static_cast<Units>(iterations) * (iterations - 1) / 2);
+    return decision == 0 ? run : run + decision * ceil_div(iterations, period);
   }
 };
 
@@ -75,7 +78,7 @@ class CostModel {
   explicit CostModel(const Profile& profile);
 
   // `sequences` decode, reading `kv_tokens` in the first iteration and `sequences` more in each
-  // later one.
+  // later one; without decisions.
   DecodeRun decode_run(std::int64_t sequences, std::int64_t kv_tokens) const {
     return {linear(sequences) + b_ * sequences + static_cast<Units>(k_) * kv_tokens,
             static_cast<Units>(k_) * sequences};
@@ -85,8 +88,12 @@ class CostModel {
     return linear(sequences + prefill.tokens, prefill.spared) + b_ * sequences +
            static_cast<Units>(k_mixed_) * kv_tokens +
            static_cast<Units>(q_) * prefill.attention / 2 +
-           static_cast<Units>(c_) * (c_once_ ? 1 : prefill.chunks);
+           static_cast<Units>(c_) * (c_once_ ? 1 : prefill.chunks) +
+           decision(sequences + prefill.chunks);
   }
+
+  // Time of a decision on an iteration of `sequences`.
+  Units decision(std::int64_t sequences) const { return d_ + static_cast<Units>(e_) * sequences; }
 
   // Time to copy KV blocks between GPU and host, not overlapped with computation.
   Units swap(std::int64_t blocks) const { return static_cast<Units>(swap_block_) * blocks; }
@@ -98,8 +105,8 @@ class CostModel {
     return std::max<Units>(w_, computed + h_);
   }
 
-  Units w_, b_, h_;
-  std::int64_t g_, k_, k_mixed_, q_, c_, swap_block_;
+  Units w_, b_, h_, d_;
+  std::int64_t g_, k_, k_mixed_, q_, c_, e_, swap_block_;
   bool c_once_;
 };
 

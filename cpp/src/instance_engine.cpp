@@ -19,6 +19,7 @@ Engine::Engine(const Profile& profile, const CostModel& cost, const InstancePool
       decision_iterations_(options.decision_iterations),
       prefill_first_(options.schedule == Schedule::PREFILL_FIRST),
       chunked_prefill_(options.chunked_prefill),
+      surplus_(options.surplus),
       watermark_blocks_(static_cast<std::int64_t>(
           options.watermark *
           static_cast<double>(profile.kv_capacity_tokens / profile.block_tokens))),
@@ -55,7 +56,8 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
                  .shared_blocks = 0,
                  .phase = 0,
                  .reused_tokens = share < WHOLE_SHARE ? request.reused_tokens : 0,
-                 .reused_share = share};
+                 .reused_share = share,
+                 .had_token = false};
   restore_kept(slab_[slot]);
   waiting_.push(slab_[slot].rank, slot);
   if (state_ == State::IDLE) {
@@ -116,6 +118,11 @@ void Engine::begin_iteration() {
   }
   leap_.once = cost_.swap(swapped_blocks_ - charged_blocks_);
   charged_blocks_ = swapped_blocks_;
+  for (const Slot slot : resumed_) {
+    double& first_token_sim_s = slab_[slot].first_token_sim_s;
+    if (first_token_sim_s == NEVER) first_token_sim_s = to_sim_s(now_ + leap_.elapsed(1));
+  }
+  resumed_.clear();
   state_ = State::ITERATING;
   next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
 }
@@ -134,6 +141,7 @@ void Engine::add_prefills(std::int64_t budget, bool admits, PrefillWork& work) {
     admit(slab_[slot]);
     if (slab_[slot].decodes_next() && !prefill_first_) {
       start_decoding(slot);
+      resumed_.push_back(slot);
       --budget;
     } else {
       add_prefill(slot, budget, work);
@@ -151,6 +159,8 @@ bool Engine::exceeds(std::int64_t budget, const Sequence& sequence, const Prefil
 // A leap lasts until a sequence is complete, blocks run out or a submission ends it.
 void Engine::begin_leap(std::int64_t longest) {
   leap_ = cost_.decode_run(decoding(), decode_kv_tokens_);
+  leap_.decision = cost_.decision(decoding());
+  leap_.period = decision_iterations_;
   leap_iterations_ = ceil_div(longest, decision_iterations_) * decision_iterations_;
   const std::int64_t available = available_blocks();
   if (decode_blocks(iteration_ + 1, leap_iterations_ - 1) <= available) return;
@@ -181,7 +191,8 @@ std::int64_t Engine::iterations_begun(double now_sim_s) const {
   const double wait = std::max(
       0.0, (now_sim_s - to_sim_s(now_)) * UNITS_PER_SECOND - static_cast<double>(leap_.once));
   const double half_growth = static_cast<double>(leap_.growth) / 2;
-  const double linear = static_cast<double>(leap_.first) - half_growth;
+  const double linear = static_cast<double>(leap_.first) - half_growth +
+                        static_cast<double>(leap_.decision) / static_cast<double>(leap_.period);
   const double root = std::sqrt(linear * linear + 4 * half_growth * wait);
   const double guess = 2 * wait / (linear + root);  // solves elapsed(i) = wait; exact below
   auto i = static_cast<std::int64_t>(std::clamp(guess, 1.0, static_cast<double>(leap_iterations_)));
@@ -203,6 +214,7 @@ void Engine::end_iteration(std::deque<Completion>& out) {
     const Decoding decoding = decodings_.front();
     std::pop_heap(decodings_.begin(), decodings_.end());
     decodings_.pop_back();
+    free_places_.push_back(iteration_ - decoding.last_iteration);
     stop_decoding(decoding);
     remove(decoding.slot, to_sim_s(now_), false, out);
   }
@@ -227,6 +239,8 @@ void Engine::end_iteration(std::deque<Completion>& out) {
     }
   }
   chunks_.clear();
+  if (surplus_) fill_places();
+  free_places_.clear();
   if (!aborting_.empty()) remove_aborted(out);
   reach_boundary();
 }

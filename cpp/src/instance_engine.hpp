@@ -5,9 +5,9 @@
 //     sees the requests submitted up to and including that instant.
 //  2. Every decoding sequence gets one token. If their new KV blocks do not fit, the running
 //     sequence of the largest rank is preempted: its blocks are freed and it waits again. Later it
-//     prefills its prompt and its tokens; or, with preemption by swap, it resumes with the blocks
-//     copied to the host, if they fitted there. Copying delays the iteration. Blocks in the prefix
-//     cache are copied when they are evicted, which delays the iteration that misses them.
+//     prefills its prompt and its tokens; or, with preemption by swap, it decodes on with the
+//     blocks copied to the host, if they fitted there. Copying delays the iteration. Blocks in the
+//     prefix cache are copied when they are evicted, which delays the iteration that misses them.
 //  3. The rest of `chunk_tokens` goes to the partial prefill, then to waiting sequences by rank, as
 //     long as there is room for a sequence and for all the blocks of its prefill; the first that
 //     does not fit ends admission. An iteration that preempts admits no sequence. Unless the engine
@@ -19,7 +19,10 @@
 //     copied as in rule 2, and they resume with it when they are submitted again.
 //  5. Multi-step scheduling: an iteration that does not prefill is the first of N =
 //     `decision_iterations`. The others only decode; rules 2 to 4 apply at their end, and rules 2
-//     and 3 reserve the blocks needed until then. Tokens decoded beyond the last one are discarded.
+//     and 3 reserve the blocks needed until then. Tokens decoded beyond the last one are discarded;
+//     with `surplus`, a kept sequence whose whole blocks are all in the cache takes the place, and
+//     decodes until the decision, except for its last token: it has these tokens when it is
+//     submitted again. The first by rank takes the place that was free first, at its cost.
 //  6. Prefill first: rule 3 precedes rule 2 and has all of `chunk_tokens`. If it yields a prefill,
 //     the iteration has only prefills; otherwise it only decodes. A sequence that resumes computes
 //     its last token as a prefill.
@@ -82,6 +85,7 @@ class Engine {
   struct Swapped {
     std::int32_t tokens = 0;         // in host memory, or in the prefix cache
     std::int32_t copied_blocks = 0;  // those of the tokens that were copied to the host
+    bool has_token = false;          // see Sequence
   };
   struct Sequence {
     Rank rank;
@@ -100,11 +104,12 @@ class Engine {
     std::int32_t phase;          // it needs a block when (phase + iteration) % block_tokens == 0
     std::int32_t reused_tokens;  // 0 once preempted
     std::int32_t reused_share;
+    bool had_token;  // generated before an abort that kept its KV
 
+    // Whether a token of its answer is known.
+    bool has_token() const { return had_token || generated_tokens > 0; }
     // Whether all but its last token is in the KV cache.
-    bool decodes_next() const {
-      return generated_tokens > 0 && computed_tokens == prefill_tokens() - 1;
-    }
+    bool decodes_next() const { return has_token() && computed_tokens == prefill_tokens() - 1; }
     std::int64_t prefill_tokens() const { return std::int64_t{prompt_tokens} + generated_tokens; }
   };
   struct Decoding {
@@ -123,6 +128,13 @@ class Engine {
     RequestId id;
     bool keep;
     friend bool operator<(const Aborting& a, const Aborting& b) { return a.id < b.id; }
+  };
+  struct Kept {
+    Rank rank;
+    Swapped swapped;
+    std::unique_ptr<const KnownPrefix> known;
+    std::int32_t left_tokens;       // of its answer
+    std::int32_t ahead_tokens = 0;  // of these, decoded in the places of others
   };
   static constexpr Units RUNS = -1;
   enum class State { IDLE, AT_BOUNDARY, ITERATING };
@@ -150,7 +162,7 @@ class Engine {
   std::int64_t tokens_to_compute(const Sequence& sequence) const;
   void admit(Sequence& sequence);
   void reuse(Sequence& sequence);
-  PrefixBlocks blocks_within(const Sequence& sequence, std::int64_t tokens) const;
+  PrefixBlocks blocks_within(const KnownPrefix* known, std::int64_t tokens) const;
 
   void start_decoding(Slot slot);
   void stop_decoding(const Decoding& decoding);
@@ -164,6 +176,8 @@ class Engine {
   void remove(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
   void keep_swapped(Sequence& sequence);
   void restore_kept(Sequence& sequence);
+  void fill_places();
+  bool may_fill(const Kept& kept) const;
   void release_blocks(Sequence& sequence);
 
   std::int64_t blocks_of(std::int64_t tokens) const {
@@ -186,6 +200,7 @@ class Engine {
   const std::int64_t decision_iterations_;
   const bool prefill_first_;
   const bool chunked_prefill_;
+  const bool surplus_;
   const std::int64_t watermark_blocks_;
   const std::int64_t host_blocks_;
   const std::int32_t index_;
@@ -195,10 +210,12 @@ class Engine {
   WaitingQueue waiting_;
   std::vector<Decoding> decodings_;  // a heap
   std::vector<Chunk> chunks_;  // prefills of the current iteration; only the last can be partial
+  std::vector<Slot> resumed_;  // those that the current iteration has admitted to decode
   bool has_partial_ = false;   // whether a prefill is incomplete between iterations
   Slot partial_ = 0;
-  std::vector<Aborting> aborting_;               // run until the next boundary
-  std::unordered_map<RequestId, Swapped> kept_;  // of aborted requests
+  std::vector<Aborting> aborting_;            // run until the next boundary
+  std::unordered_map<RequestId, Kept> kept_;  // of aborted requests
+  std::vector<std::int64_t> free_places_;     // iterations since sequences were complete
   PrefixCache prefixes_;
   std::int64_t free_blocks_;
   std::int64_t reserved_blocks_ = 0;  // for decoding until the next decision (rule 5)

@@ -1,5 +1,6 @@
 // KV blocks of one engine: allocation, admission and preemption.
 #include <algorithm>
+#include <utility>
 
 #include "instance_engine.hpp"
 
@@ -55,25 +56,63 @@ void Engine::swap_out(Sequence& sequence) {
   if (host_used_blocks_ + blocks > host_blocks_) return;
   share_blocks(sequence);
   sequence.swapped = {static_cast<std::int32_t>(sequence.computed_tokens),
-                      static_cast<std::int32_t>(sequence.own_blocks)};
+                      static_cast<std::int32_t>(sequence.own_blocks), sequence.has_token()};
   host_used_blocks_ += blocks;
   swapped_blocks_ += sequence.own_blocks;
 }
 
-// Keeps the host's copy after the sequence has left.
+// Keeps the host's copy after the sequence has left, which shares no more blocks.
 void Engine::keep_swapped(Sequence& sequence) {
-  if (sequence.swapped.tokens > 0) kept_[sequence.rank.id] = sequence.swapped;
+  if (sequence.swapped.tokens > 0) {
+    kept_[sequence.rank.id] = {sequence.rank, sequence.swapped, std::move(sequence.known),
+                               sequence.output_tokens - sequence.generated_tokens};
+  }
   sequence.swapped = {};
 }
 
-// Resumes with the KV that the host kept; leaves at least one token to compute.
+// Resumes with the KV that the host kept, except for the last token, from which it decodes.
 void Engine::restore_kept(Sequence& sequence) {
   const auto kept = kept_.find(sequence.rank.id);
   if (kept == kept_.end()) return;
-  const auto [tokens, copied_blocks] = kept->second;
-  sequence.swapped = {std::min(tokens, sequence.prompt_tokens - 1), copied_blocks};
+  const auto [tokens, copied_blocks, has_token] = kept->second.swapped;
+  sequence.generated_tokens = std::min(kept->second.ahead_tokens, sequence.output_tokens - 1);
+  const auto most = static_cast<std::int32_t>(sequence.prefill_tokens() - 1);
+  sequence.swapped = {std::min(tokens, most), copied_blocks, has_token};
+  sequence.had_token = has_token;
   host_used_blocks_ -= blocks_of(tokens) - blocks_of(sequence.swapped.tokens);
   kept_.erase(kept);
+}
+
+// Rule 5, surplus.
+void Engine::fill_places() {
+  std::vector<Kept*> ready;
+  if (!free_places_.empty() && free_places_.front() > 0) {
+    for (auto& [id, kept] : kept_) ready.push_back(&kept);
+  }
+  std::ranges::sort(ready, [](const Kept* a, const Kept* b) { return a->rank < b->rank; });
+  auto next = ready.begin();
+  for (const std::int64_t iterations : free_places_) {
+    while (next != ready.end() && !may_fill(**next)) ++next;
+    if (next == ready.end()) return;
+    Kept& kept = **next++;
+    const auto tokens = static_cast<std::int32_t>(
+        std::min<std::int64_t>(iterations, kept.left_tokens - kept.ahead_tokens - 1));
+    host_used_blocks_ -= blocks_of(kept.swapped.tokens);
+    kept.ahead_tokens += tokens;
+    kept.swapped.tokens += tokens;
+    host_used_blocks_ += blocks_of(kept.swapped.tokens);
+  }
+}
+
+bool Engine::may_fill(const Kept& kept) const {
+  if (!kept.swapped.has_token || kept.left_tokens - kept.ahead_tokens <= 1) return false;
+  const std::int64_t tokens = kept.swapped.tokens - kept.ahead_tokens;
+  PrefixBlocks blocks = blocks_within(kept.known.get(), tokens);
+  if (blocks.left() < tokens / profile_.block_tokens) return false;
+  while (blocks.left() > 0) {
+    if (prefixes_.find(blocks.next()) == PrefixCache::NONE) return false;
+  }
+  return true;
 }
 
 // Copies back the blocks that the prefix cache lacks; those it evicted were copied out as well.
@@ -88,16 +127,16 @@ void Engine::swap_in(Sequence& sequence) {
   sequence.swapped = {};
 }
 
-// Whole blocks of known tokens among its first `tokens`.
-PrefixBlocks Engine::blocks_within(const Sequence& sequence, std::int64_t tokens) const {
-  if (!sequence.known) return {};
-  const std::int64_t shareable = std::min(sequence.known->tokens, tokens);
-  return {*sequence.known, shareable / profile_.block_tokens, profile_.block_tokens};
+// Whole blocks of known tokens among the first `tokens`.
+PrefixBlocks Engine::blocks_within(const KnownPrefix* known, std::int64_t tokens) const {
+  if (known == nullptr) return {};
+  const std::int64_t shareable = std::min(known->tokens, tokens);
+  return {*known, shareable / profile_.block_tokens, profile_.block_tokens};
 }
 
 // Tokens that a resumed sequence may decode before the next decision (rule 5).
 std::int64_t Engine::lookahead(const Sequence& sequence) const {
-  return sequence.generated_tokens > 0 ? decision_iterations_ - 1 : 0;
+  return sequence.has_token() ? decision_iterations_ - 1 : 0;
 }
 
 bool Engine::fits(const Sequence& sequence) const {
@@ -105,7 +144,7 @@ bool Engine::fits(const Sequence& sequence) const {
   std::int64_t available = available_blocks() - reserved_blocks_;
   if (!decodings_.empty() || has_partial_ || !chunks_.empty()) available -= watermark_blocks_;
   if (needed <= available) return true;
-  PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
+  PrefixBlocks blocks = blocks_within(sequence.known.get(), sequence.prefill_tokens() - 1);
   while (needed > available && blocks.left() > 0) {
     const PrefixCache::Block block = prefixes_.find(blocks.next());
     if (block == PrefixCache::NONE) break;
@@ -120,7 +159,7 @@ std::int64_t Engine::tokens_to_compute(const Sequence& sequence) const {
   std::int64_t computed = sequence.reused_share == 0 ? sequence.reused_tokens : 0;
   computed = std::max<std::int64_t>(computed, sequence.swapped.tokens);
   std::int64_t cached = 0;
-  PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
+  PrefixBlocks blocks = blocks_within(sequence.known.get(), sequence.prefill_tokens() - 1);
   while (blocks.left() > 0 && prefixes_.find(blocks.next()) != PrefixCache::NONE) {
     cached += profile_.block_tokens;
   }
@@ -134,7 +173,7 @@ void Engine::admit(Sequence& sequence) {
     sequence.preempted += now_ - sequence.preempted_at;
     sequence.preempted_at = RUNS;
   }
-  PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
+  PrefixBlocks blocks = blocks_within(sequence.known.get(), sequence.prefill_tokens() - 1);
   while (blocks.left() > 0) {
     const PrefixCache::Block block = prefixes_.find(blocks.next());
     if (block == PrefixCache::NONE) break;
@@ -200,7 +239,7 @@ void Engine::stop_decoding(const Decoding& decoding) {
 // Moves its computed blocks of known tokens into the prefix cache.
 void Engine::share_blocks(Sequence& sequence) {
   if (!sequence.known) return;
-  PrefixBlocks blocks = blocks_within(sequence, sequence.computed_tokens);
+  PrefixBlocks blocks = blocks_within(sequence.known.get(), sequence.computed_tokens);
   if (blocks.left() <= sequence.shared_blocks) return;
   for (std::int32_t i = 0; i < sequence.shared_blocks; ++i) blocks.next();
   while (blocks.left() > 0) {

@@ -297,7 +297,7 @@ class Timeline:
 def _slower(profile: Profile, factor: float) -> Profile:
     if factor == 1.0:
         return profile
-    names = ("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms")
+    names = ("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms", "d_ms", "e_ms")
     changed = copy(profile)
     for name in names:
         setattr(changed, name, getattr(profile, name) * factor)

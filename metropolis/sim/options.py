@@ -24,3 +24,5 @@ class PoolOptions:
     chunked_prefill: bool = True
     watermark: float = 0.0
     """Share of the KV blocks that admission leaves free unless the instance is empty."""
+    surplus: bool = False
+    """Whether preempted requests decode in the places of those that complete between decisions."""

@@ -38,6 +38,7 @@ FOLDER = Path(__file__).parent / "profiles"
 
 _NUMBERS = {
     *("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms"),
+    *("d_ms", "e_ms"),
     *("pcie_gb_per_s", "host_gb", "link_gb_per_s"),
 }
 _COUNTS = {

@@ -78,8 +78,7 @@ class _Instance(Memory):
     def submit(self, sequence: Sequence) -> None:
         if not self.outstanding():
             self.origin_sim_s, self.boundary = sequence.arrival_sim_s, 0
-        tokens, sequence.copied = self.kept.pop(sequence.id, (0, 0))
-        sequence.swapped = min(tokens, sequence.request.prompt_tokens - 1)
+        self.restore(sequence)
         self.waiting.append(sequence)
 
     def abort(self, id: int, now_sim_s: float, keep: bool) -> Completion | None:
@@ -107,7 +106,8 @@ class _Instance(Memory):
 
     def _begin_iteration(self) -> None:
         self.chunks, self.attention, self.spared = {}, 0, 0
-        if self.until_decision:  # rule 5
+        decides = not self.until_decision
+        if not decides:  # rule 5
             for sequence in self._decoding():
                 self.grow(sequence)
         else:
@@ -121,7 +121,7 @@ class _Instance(Memory):
                 budget = self.profile.chunk_tokens - len(self._decoding())
                 self._prefill(max(0, budget), admits=not preempted)
             self.until_decision = 1 if self.chunks else self.options.decision_iterations
-        duration = self._duration(self.swapped_blocks - self.charged_blocks)
+        duration = self._duration(self.swapped_blocks - self.charged_blocks, decides)
         self.charged_blocks = self.swapped_blocks
         self.end = self.boundary + duration
         self.busy += duration
@@ -164,7 +164,7 @@ class _Instance(Memory):
             if sequence.preempted_at is not None:
                 sequence.preempted += self.boundary - sequence.preempted_at
                 sequence.preempted_at = None
-            if mixed and sequence.generated and sequence.computed == sequence.to_prefill - 1:
+            if mixed and sequence.has_token and sequence.computed == sequence.to_prefill - 1:
                 sequence.computed += 1  # it decodes; its block was part of the admission
                 budget -= 1
             else:
@@ -189,7 +189,7 @@ class _Instance(Memory):
             self.attention -= reused * (2 * sequence.computed + reused) * off // SHARE
         return chunk
 
-    def _duration(self, swapped_blocks: int) -> int:
+    def _duration(self, swapped_blocks: int, decides: bool) -> int:
         profile, chunks = self.profile, self.chunks
         decoding = self._decoding()
 
@@ -208,6 +208,7 @@ class _Instance(Memory):
             + units(k_ms) * sum(s.computed for s in decoding)
             + units(profile.q_ms) * self.attention // 2
             + units(profile.c_ms) * prefills
+            + decides * (units(profile.d_ms) + units(profile.e_ms) * (len(decoding) + len(chunks)))
             + units(swap_ms) * swapped_blocks
         )
 
@@ -220,6 +221,7 @@ class _Instance(Memory):
         decoded = self._decoding()
         for sequence in decoded:
             sequence.generated += 1
+            sequence.first_token_sim_s = min(sequence.first_token_sim_s, now_sim_s)
         if self.until_decision:
             return []
         prefilled = sorted((s for s in self.running if s.id in self.chunks), key=_by_id)
@@ -229,11 +231,14 @@ class _Instance(Memory):
                 sequence.generated += 1
                 sequence.first_token_sim_s = min(sequence.first_token_sim_s, now_sim_s)
         completions = []
+        in_vain = sorted(s.generated - s.request.output_tokens for s in decoded)[::-1]
         for sequence in [*sorted(decoded, key=_by_surplus), *prefilled]:
             if sequence.decodes and sequence in prefilled:
                 self.share(sequence)
             if sequence.generated >= sequence.request.output_tokens:
                 completions.append(self._leave(sequence, now_sim_s, aborted=False))
+        if self.options.surplus:
+            self.fill([iterations for iterations in in_vain if iterations >= 0])
         for sequence in sorted((s for s in self.running if s.id in self.aborting), key=_by_id):
             completions.append(self._abort(sequence, now_sim_s, self.aborting[sequence.id]))
         self.aborting.clear()
@@ -244,7 +249,7 @@ class _Instance(Memory):
             if sequence in self.running:
                 self.swap_out(sequence)
             if sequence.swapped:
-                self.kept[sequence.id] = sequence.swapped, sequence.copied
+                self.kept[sequence.id] = sequence
         return self._leave(sequence, now_sim_s, aborted=True)
 
     def _leave(self, sequence: Sequence, now_sim_s: float, *, aborted: bool) -> Completion:
@@ -291,9 +296,16 @@ class ReferencePool:
         schedule: Schedule = "mixed",
         chunked_prefill: bool = True,
         watermark: float = 0.0,
+        surplus: bool = False,
     ) -> None:
         options = PoolOptions(
-            prefix_reuse, preemption, decision_iterations, schedule, chunked_prefill, watermark
+            prefix_reuse,
+            preemption,
+            decision_iterations,
+            schedule,
+            chunked_prefill,
+            watermark,
+            surplus,
         )
         self._instances = [_Instance(profile, options, index=i) for i in range(instances)]
         self._unreported: list[Completion] = []

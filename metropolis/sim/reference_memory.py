@@ -28,6 +28,8 @@ class Sequence:
     arrival_sim_s: float
     generated: int = 0
     """Output tokens, including those to be discarded (rule 5)."""
+    had_token: bool = False
+    """Whether it had generated a token before an abort that kept its KV."""
     to_prefill: int = 0
     """Prompt tokens plus those generated before its latest admission."""
     computed: int = 0
@@ -36,6 +38,8 @@ class Sequence:
     """Tokens in host memory, or in the prefix cache."""
     copied: int = 0
     """Blocks of the swapped tokens that were copied to the host."""
+    ahead: int = 0
+    """Tokens decoded in the places of others while the host keeps it."""
     blocks: int = 0
     """Blocks it holds outside the prefix cache."""
     shared: list[Tokens] = field(default_factory=list)
@@ -62,6 +66,11 @@ class Sequence:
         return (self.priority, self.arrival_sim_s, self.id)
 
     @property
+    def has_token(self) -> bool:
+        """Whether a token of its answer is known."""
+        return self.had_token or self.generated > 0
+
+    @property
     def decodes(self) -> bool:
         """Whether its prefill is complete."""
         return self.computed >= self.to_prefill
@@ -83,8 +92,8 @@ class Memory:
     waiting: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)
     cached: dict[Tokens, _CachedBlock] = field(default_factory=dict)
-    kept: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """`swapped` and `copied` of aborted sequences, by id."""
+    kept: dict[int, Sequence] = field(default_factory=dict)
+    """Aborted sequences whose KV the host keeps, by id."""
     reserved: int = 0
     """Blocks reserved for decoding until the next decision."""
     preemptions: int = 0
@@ -133,7 +142,7 @@ class Memory:
         found = self.found(self._known_blocks(sequence, sequence.to_prefill - 1))
         needed = self.blocks_of(sequence.to_prefill) - len(found)
         idle = sum(not self.cached[tokens].references for tokens in found)
-        lookahead = self.options.decision_iterations - 1 if sequence.generated else 0
+        lookahead = self.options.decision_iterations - 1 if sequence.has_token else 0
         ahead = self.blocks_of(sequence.to_prefill + lookahead) - len(found) - needed
         kept_free = self._watermark_blocks() if self.running else 0
         if needed + ahead > self.available_blocks() - idle - self.reserved - kept_free:
@@ -182,10 +191,32 @@ class Memory:
             sequence.swapped, sequence.copied = sequence.computed, sequence.blocks
             self.swapped_blocks += sequence.blocks
 
+    def restore(self, sequence: Sequence) -> None:
+        """Give a sequence what the host keeps of it; it decodes from its last token."""
+        if kept := self.kept.pop(sequence.id, None):
+            sequence.had_token, sequence.copied = kept.has_token, kept.copied
+            sequence.generated = min(kept.ahead, sequence.request.output_tokens - 1)
+            most = sequence.request.prompt_tokens + sequence.generated - 1
+            sequence.swapped = min(kept.swapped, most)
+
+    def fill(self, places: list[int]) -> None:
+        """Rule 5: let kept sequences decode in `places`, for that many iterations in each."""
+        ready = sorted(filter(self._may_fill, self.kept.values()), key=lambda s: s.rank)
+        for iterations, sequence in zip(places, ready, strict=False):
+            left = sequence.request.output_tokens - sequence.generated - sequence.ahead
+            sequence.ahead += min(iterations, left - 1)
+            sequence.swapped += min(iterations, left - 1)
+
+    def _may_fill(self, sequence: Sequence) -> bool:
+        tokens = sequence.swapped - sequence.ahead
+        on_gpu = self.found(self._known_blocks(sequence, tokens))
+        left = sequence.request.output_tokens - sequence.generated - sequence.ahead
+        is_whole = len(on_gpu) == tokens // self.profile.block_tokens
+        return sequence.has_token and left > 1 and is_whole
+
     def host_blocks(self) -> int:
         """Number of blocks swapped out to the host."""
-        tokens = [*(s.swapped for s in self.waiting), *(tokens for tokens, _ in self.kept.values())]
-        return sum(map(self.blocks_of, tokens))
+        return sum(self.blocks_of(s.swapped) for s in [*self.waiting, *self.kept.values()])
 
     def _host_room(self) -> int:
         block_bytes = self.profile.kv_bytes_per_token * self.profile.block_tokens

@@ -14,7 +14,8 @@ from .draw import Draw, FindingError, RefusedError
 
 PROFILE_FIELDS = {
     "w_ms": (0.5, 20), "g_ms": (0, 0.1), "h_ms": (0, 3), "b_ms": (0, 0.1), "k_ms": (0, 0.1),
-    "q_ms": (0, 0.01), "c_ms": (0, 3), "k_mixed_ms": (0, 0.1), "pcie_gb_per_s": (0.001, 1),
+    "q_ms": (0, 0.01), "c_ms": (0, 3), "k_mixed_ms": (0, 0.1), "d_ms": (0, 3), "e_ms": (0, 0.1),
+    "pcie_gb_per_s": (0.001, 1),
     "host_gb": (1e-5, 1), "kv_capacity_tokens": (64, 512), "block_tokens": (1, 16),
     "chunk_tokens": (1, 200), "max_sequences": (1, 8), "kv_bytes_per_token": (1, 1000),
     "c_once": (0, 1),

@@ -56,7 +56,7 @@ def cases(draw: st.DrawFn, reuse: bool = True) -> Case:
     profile = Profile(
         w_ms=draw(st.floats(0.5, 20)), g_ms=draw(small), h_ms=draw(ms), b_ms=draw(small),
         k_ms=draw(small), q_ms=draw(st.floats(0, 0.01)), c_ms=draw(ms),
-        k_mixed_ms=draw(small), c_once=draw(st.booleans()),
+        k_mixed_ms=draw(small), c_once=draw(st.booleans()), d_ms=draw(ms), e_ms=draw(small),
         kv_capacity_tokens=blocks * block_tokens, block_tokens=block_tokens,
         chunk_tokens=draw(st.integers(1, 2 * block_tokens * blocks)),
         max_sequences=draw(st.integers(1, 8)), kv_bytes_per_token=1000,
@@ -69,6 +69,7 @@ def cases(draw: st.DrawFn, reuse: bool = True) -> Case:
         draw(st.sampled_from(["mixed", "prefill_first"])),
         draw(st.booleans()),
         draw(st.just(0.0) | st.floats(0, 1, exclude_max=True)),
+        draw(st.booleans()),
     )
     gap = st.floats(0, 0.3)
     if draw(st.booleans()):  # a grid of times, for requests that arrive at a boundary exactly

@@ -109,6 +109,64 @@ def test_an_unknown_request_is_refused(kind: type[InstancePool | ReferencePool])
         pool.abort(0, 5.0)
 
 
+@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+def test_a_kept_request_resumes_without_a_prefill(
+    kind: type[InstancePool | ReferencePool],
+) -> None:
+    """Beside one that decodes, it makes no iteration a prefill, which a decision would follow."""
+    profile = Profile(
+        w_ms=10.0, c_ms=5.0, kv_capacity_tokens=1024,
+        kv_bytes_per_token=1, pcie_gb_per_s=1e6, host_gb=1.0,
+    )  # fmt: skip
+    pool = kind(profile, preemption="swap", decision_iterations=4)
+    pool.submit(0, Request(8, 100), 0.0)
+    pool.submit(1, Request(8, 100), 0.0)
+    pool.abort(1, 0.021, keep=True)  # two prefills in 20 ms, then four iterations
+    (left,) = pool.advance(0.07)
+    assert (left.output_tokens, left.last_token_sim_s) == (5, pytest.approx(0.06))
+    pool.submit(1, Request(8 + 5, 95), 0.07)
+    assert pool.advance(0.101) == []  # the window ends at 100 ms
+    pool.abort(1, 0.102)
+    (again,) = pool.advance(0.2)
+    assert again.output_tokens == 4  # a prefill would take 15 ms, and yield one
+    assert again.first_token_sim_s == pytest.approx(0.11)
+    assert again.last_token_sim_s == pytest.approx(0.14)
+
+
+@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+@pytest.mark.parametrize(
+    ("surplus", "evicts", "output_tokens", "tokens"),
+    [(False, False, 95, 4), (True, False, 95, 4 + 2), (True, True, 95, 4), (True, False, 2, 2)],
+)
+def test_a_kept_request_decodes_where_another_has_completed(
+    kind: type[InstancePool | ReferencePool],
+    surplus: bool,
+    evicts: bool,
+    output_tokens: int,
+    tokens: int,
+) -> None:
+    """Until the decision, if its KV is on the GPU, and all but its last token."""
+    profile = Profile(
+        w_ms=10.0, kv_capacity_tokens=160, block_tokens=4, max_sequences=2,
+        kv_bytes_per_token=1, pcie_gb_per_s=1e6, host_gb=1.0,
+    )  # fmt: skip
+    pool = kind(profile, 1, True, "swap", decision_iterations=4, surplus=surplus)
+    pool.submit(0, Request(8, 5 + output_tokens, 0, [(0, 13 + output_tokens)]), 0.0)
+    pool.submit(1, Request(8, 50), 0.0)
+    pool.abort(0, 0.021, keep=True)
+    (left,) = pool.advance(0.05)
+    assert left.output_tokens == 5
+    prompt = 136 if evicts else 8
+    pool.submit(2, Request(prompt, 3), 0.05)  # complete at 80 ms, the decision is at 100 ms
+    assert [left.id for left in pool.advance(0.1)] == [2]
+    pool.submit(0, Request(13, output_tokens, 0, [(0, 13 + output_tokens)]), 0.1)
+    if output_tokens > tokens:
+        pool.abort(0, 0.101)
+    (again,) = pool.advance(0.141)
+    assert (again.id, again.output_tokens) == (0, tokens)
+    assert again.first_token_sim_s == pytest.approx(0.11)
+
+
 def test_time_does_not_go_back() -> None:
     pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=1024))
     pool.submit(0, Request(8, 3), 1.0)

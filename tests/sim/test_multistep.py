@@ -22,7 +22,7 @@ def profile(host_gb: float = 1.0) -> Profile:
     )  # fmt: skip
 
 
-def ends_ms(pool: InstancePool) -> dict[int, float]:
+def ends_ms(pool: InstancePool | ReferencePool) -> dict[int, float]:
     return {c.id: pytest.approx(1000 * c.last_token_sim_s) for c in pool.advance(inf)}
 
 
@@ -62,6 +62,17 @@ def test_decisions_come_every_n_iterations() -> None:
     pool.abort(1, 0.063)
     (left,) = pool.advance(inf)
     assert (left.output_tokens, left.last_token_sim_s) == (6 + 4, pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+def test_a_decision_takes_time_before_each_prefill_and_every_n_iterations(
+    kind: type[InstancePool | ReferencePool],
+) -> None:
+    engine = Profile(w_ms=10.0, d_ms=1.0, e_ms=0.1, kv_capacity_tokens=1024)
+    pool = kind(engine, decision_iterations=4)
+    pool.submit(0, Request(8, 9), 0.0)
+    pool.submit(1, Request(8, 9), 0.0)  # a prefill, and twice four iterations of both
+    assert ends_ms(pool) == dict.fromkeys((0, 1), 9 * 10 + 3 * (1 + 2 * 0.1))
 
 
 @given(cases())

@@ -108,6 +108,7 @@ def test_tokens_are_conserved(case: Case) -> None:
 @settings(max_examples=200, deadline=None)
 def test_a_lone_request_takes_its_isolated_time(case: Case) -> None:
     request = case.requests[0][1]
+    case.profile.d_ms = case.profile.e_ms = 0.0  # the isolated time has no decisions of decoding
     schedule, chunked = case.options.schedule, case.options.chunked_prefill
     pool = InstancePool(case.profile, schedule=schedule, chunked_prefill=chunked)
     pool.submit(0, request, 0.0)
@@ -144,7 +145,7 @@ def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
         "prefix_id": [p[0] if p else -1 for p, *_ in firsts],
         "prefix_tokens": [p[1] if p else 0 for p, *_ in firsts],
         "instances": case.instances,
-        **asdict(case.options),
+        **{name: value for name, value in asdict(case.options).items() if name != "surplus"},
     }
     requests = tuple(
         (now, Request(r.prompt_tokens, r.output_tokens, r.priority, r.prefix[:1]))

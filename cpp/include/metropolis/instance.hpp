@@ -25,11 +25,13 @@ inline constexpr double SIM_S_MAX = 1e12;                  // either side of 0
 // Cost of one iteration and capacity of one instance. See metropolis/sim/profiles for sources.
 // Milliseconds per iteration: t = max(w, g*T + h) + b*B + k*K + q*Q + c*n, with T new tokens,
 // B decoding sequences, K KV tokens read by decodes, Q = sum over prefill chunks of
-// chunk*(kv + chunk/2), n prefills.
+// chunk*(kv + chunk/2), n prefills. An iteration that follows a decision (see
+// InstancePoolOptions::decision_iterations) takes d + e*S longer, with S sequences in it.
 struct Profile {
   double w_ms = 0, g_ms = 0, h_ms = 0, b_ms = 0, k_ms = 0, q_ms = 0, c_ms = 0;
   double k_mixed_ms = 0;  // replaces k in iterations that also prefill; 0: use k
   bool c_once = false;    // c is charged once per iteration that prefills, not per prefill
+  double d_ms = 0, e_ms = 0;
   std::int64_t kv_capacity_tokens = 0;
   std::int32_t block_tokens = 16;
   std::int32_t chunk_tokens = 2048;  // new tokens per iteration
@@ -115,6 +117,9 @@ struct InstancePoolOptions {
   // Share of the KV blocks that admission leaves free unless the instance is empty, at least 0 and
   // below 1. vLLM v0: 0.01.
   double watermark = 0;
+  // Whether requests that the host keeps (abort()) decode in the places of those that complete
+  // between two decisions, as long as their KV is on the GPU, too (Agentix §4.2.2).
+  bool surplus = false;
 };
 
 // Data-parallel replicas behind a least-loaded dispatcher. Time never decreases.
@@ -173,14 +178,14 @@ class InstancePool {
   static void check_fits(const Profile& profile, const Request& request);
 
   // Duration of an iteration in which `sequences` decode, reading `kv_tokens`, and the first
-  // `prefill_tokens` of one prompt are computed.
+  // `prefill_tokens` of one prompt are computed; without a decision if there are none.
   // Throws std::invalid_argument for negative counts, more sequences or prefill tokens than
   // limits::REQUEST_TOKENS_MAX, and more KV tokens than limits::KV_TOKENS_MAX.
   static double iteration_sim_s(const Profile& profile, std::int64_t sequences,
                                 std::int64_t kv_tokens, std::int64_t prefill_tokens = 0);
 
-  // Duration of one request, with its reuse, on an otherwise idle instance: the lower bound used by
-  // critical paths.
+  // Duration of one request, with its reuse, on an otherwise idle instance, without decisions while
+  // it decodes: the lower bound used by critical paths.
   // Throws like submit, but ignores KV capacity.
   static double isolated_sim_s(const Profile& profile, const Request& request,
                                bool chunked_prefill = true);

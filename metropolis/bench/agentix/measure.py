@@ -84,6 +84,7 @@ class Bench:
         engine = system.instance(self.profile, self.sequences).profile
         batch = self.sequences
         iteration_ms = max(engine.w_ms, engine.g_ms * batch + engine.h_ms)
+        iteration_ms += (engine.d_ms + engine.e_ms * batch) / system.pool.decision_iterations
         sample, busy_ms = workload(name, self.count(name), 1.0, self.seed), 0.0
         for program in sample:
             seen: set[int | None] = set()

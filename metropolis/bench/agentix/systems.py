@@ -3,6 +3,7 @@
 The engine is vLLM 0.6.1. As vLLM and vLLM-opt differ there, so do the simulated ones: vLLM has
 neither chunked prefill nor a prefix cache, and the CPU prepares each of its iterations; vLLM-opt
 has both, and the CPU prepares STEPS iterations at a time. MLFQ and Agentix are built on vLLM-opt.
+Agentix alone fills the places of requests that complete between two decisions (§4.2.2).
 """
 
 from __future__ import annotations
@@ -51,28 +52,23 @@ class System:
         own = ENGINE_RULES[self.engine].profile(entry.profile)
         own.max_sequences, own.host_gb = sequences, HOST_GB
         own.pcie_gb_per_s /= self.copies_slower
-        _add_cpu(own, self.pool.decision_iterations)
+        _add_cpu(own)
         return replace(entry, profile=own)
 
 
-def _add_cpu(profile: Profile, steps: int) -> None:
-    """Add the CPU time of iterations of which every `steps`th follows a decision.
-
-    An iteration that prefills always does: the rest of its decision is charged to its prefill.
-    """
-    share = 1 / steps
-    constant_ms = SAMPLING_MS[0] + share * DECISION_MS[0]
-    profile.w_ms += constant_ms
-    profile.h_ms += constant_ms
-    profile.b_ms += SAMPLING_MS[1] + share * DECISION_MS[1]
-    profile.c_ms += (1 - share) * DECISION_MS[0]
+def _add_cpu(profile: Profile) -> None:
+    """Add the CPU time of iterations and of decisions."""
+    profile.w_ms += SAMPLING_MS[0]
+    profile.h_ms += SAMPLING_MS[0]
+    profile.b_ms += SAMPLING_MS[1]
+    profile.d_ms, profile.e_ms = DECISION_MS
 
 
 VLLM = System("vLLM", "fcfs", ENGINE_RULES["vllm-v0"].options(), engine="vllm-v0")
 VLLM_OPT = System("vLLM-opt", "fcfs", PoolOptions(prefix_reuse=True, decision_iterations=STEPS))
 _SWAP = replace(VLLM_OPT.pool, preemption="swap")
 MLFQ = System("MLFQ", "mlfq", _SWAP, copies_slower=SLOW_COPIES)
-AGENTIX = System("Agentix", "", _SWAP, dispatcher="agentix")
+AGENTIX = System("Agentix", "", replace(_SWAP, surplus=True), dispatcher="agentix")
 FINE = ":quanta_s=0.2/0.4/0.8/1.6/3.2/6.4/12.8/25.6/51.2"
 """Quanta that double from 0.2 s, beside the default ones: the paper gives no numbers."""
 FINE_MLFQ = replace(MLFQ, name="MLFQ, fine quanta", options=FINE)
