@@ -1,6 +1,6 @@
-#include "metropolis/text.hpp"
-
 #include <doctest/doctest.h>
+
+#include "metropolis/text.hpp"
 
 using namespace metropolis;
 
