@@ -21,7 +21,7 @@ from metropolis.speculation.base import Speculation
 from metropolis.types import AgentId, Step
 from metropolis.world.state import State
 
-CHANCE_MAX = 0.4
+CHANCE_MAX = 0.6
 """A call is sent if the chance that it is in vain is at most this."""
 BUDGET_USED = 0.8
 """The share of the waste budget from which on less is dared; nothing, once all is spent."""
