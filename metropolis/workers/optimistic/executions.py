@@ -149,10 +149,17 @@ class OneResolution:
         with in_strand(self.log.resolving()):
             await local.resolve(self.cluster, self.resolving)
 
-    def close(self) -> None:
-        """Its task has ended, perhaps before it began."""
+    def end(self) -> None:
+        """Drop what only resolving needs: in cycles of references it would take memory for long.
+
+        Its task has ended, perhaps before it began.
+        """
         if isinstance(self.resolving, Coroutine):
             self.resolving.close()
+        if self.cluster is not None:
+            self.cluster.end()
+        self.cluster = self.resolving = None
+        self.answering = {}
 
     def collect(self, local: LocalWorker, state: State, minds: Minds) -> None:
         """Take the results of the resolved cluster, and the members' minds after the step."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -261,6 +260,8 @@ class OptimisticWorker:
                 self._start(one, partial(self._complete, one, state))
         except Exception as error:  # noqa: BLE001 -- reported
             self._fail(one, error)
+        if one.task is None:
+            one.end()
 
     async def _complete(self, one: OneResolution, state: State) -> None:
         await one.complete(self._local)
@@ -303,7 +304,7 @@ class OptimisticWorker:
     def _ended(self, one: OneProceed | OneResolution, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if isinstance(one, OneResolution):
-            one.close()
+            one.end()
         for agent in one.agents:
             self._busy[agent, one.step] -= 1
             if not self._busy[agent, one.step]:
@@ -358,7 +359,7 @@ class OptimisticWorker:
     def _predict(self, command: Predict, source: OneResolution) -> None:
         body, path = source.forecasts[command.agent]
         step = self._first + command.step
-        write = {body.name: replace(body, position=path[step - source.step - 1])}
+        write = {body.name: body.moved(path[step - source.step - 1])}
         self._predicted.put(step, write, ())
         self._predictions[command.id] = step, body.name
         self._advanced.add(command.agent)
