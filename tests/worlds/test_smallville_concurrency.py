@@ -85,7 +85,7 @@ async def held_in_turn(first: Member, second: Member, step_s: float) -> bool:
     speaker, listener = first, second
     while len(lines) < UTTERANCES_MAX:
         relation = await listener.ask(speaker.name, Preparation(listener.name))
-        turn = Turn(listener.name, listener.me["doing"], lines, relation)
+        turn = Turn(listener.name, listener.me["doing"], lines, relation, asyncio.Event())
         said = await listener.ask(speaker.name, turn)
         lines += (Line(speaker.name, said.text[: dialogue.LINE_LETTERS]),)
         if said.ends:

@@ -38,6 +38,8 @@ class Preparation:
     """
 
     partner: str
+    after: asyncio.Event | None = None
+    """Set once the speaker has recalled what it says before; None: it has said nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Turn:
     lines: tuple[Line, ...]
     relation: Relation
     """The speaker's."""
+    recalled: asyncio.Event
+    """To be set once the memories for the turn are recalled, which changes their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +127,11 @@ async def _hold(first: Member, second: Member, step_s: float) -> bool:
             relation = await prepared.pop(0)
             if not isinstance(relation, Relation):
                 break
-            turn = Turn(listener.name, listener.me["doing"], lines, relation)
+            recalled = asyncio.Event()
+            turn = Turn(listener.name, listener.me["doing"], lines, relation, recalled)
             said = group.create_task(listener.ask(speaker.name, turn))
-            if len(lines) + 2 < UTTERANCES_MAX:  # tasks start in order: what it says comes first
-                prepared.append(group.create_task(_prepare(speaker, listener)))
+            if len(lines) + 2 < UTTERANCES_MAX:
+                prepared.append(group.create_task(_prepare(speaker, listener, recalled)))
             utterance = await said
             if not isinstance(utterance, Utterance):
                 break
@@ -141,8 +146,8 @@ async def _hold(first: Member, second: Member, step_s: float) -> bool:
     return True
 
 
-async def _prepare(speaker: Member, listener: Member) -> Any:
-    return await listener.ask(speaker.name, Preparation(listener.name))
+async def _prepare(speaker: Member, listener: Member, after: asyncio.Event | None = None) -> Any:
+    return await listener.ask(speaker.name, Preparation(listener.name, after))
 
 
 def _write(first: Member, second: Member, lines: Sequence[Line], about: str, until: Step) -> None:

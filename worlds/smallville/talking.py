@@ -41,7 +41,9 @@ async def answer(me: Resident, question: Any, llm: LLM) -> Any:
     """Answer a question of `dialogue`."""
     now_s = me.now_s
     match question:
-        case Preparation(partner):
+        case Preparation(partner, after):
+            if after is not None:
+                await after.wait()
             return await _prepare(me, partner, now_s, llm)
         case Turn():
             return await _say(me, question, now_s, llm)
@@ -136,6 +138,7 @@ async def _say(me: Resident, turn: Turn, now_s: int, llm: LLM) -> Utterance:
     known = me.recall(
         topic or f"news for {turn.partner}, who is {turn.partner_doing}", TURN_MEMORIES
     )
+    turn.recalled.set()
     prompt = prompts.iterative_convo(
         me, turn.partner, turn.partner_doing, turn.relation.text, known, lines, now_s
     )
