@@ -346,6 +346,7 @@ def simulate(
     schedule: Literal["mixed", "prefill_first"] = "mixed",
     chunked_prefill: bool = True,
     watermark: float = 0.0,
+    surplus: bool = False,
     until_sim_s: float = inf,
 ) -> Simulated:
     """Run a workload.

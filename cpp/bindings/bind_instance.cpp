@@ -35,7 +35,7 @@ bool is_second(const std::string& value, const char* option, const char* first,
 InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
                                const std::string& preemption, std::int32_t decision_iterations,
                                const std::string& schedule, bool chunked_prefill, double watermark,
-                               bool surplus = false) {
+                               bool surplus) {
   const bool swaps = is_second(preemption, "preemption", "recompute", "swap");
   const bool prefill_first = is_second(schedule, "schedule", "mixed", "prefill_first");
   return {.instances = instances,
@@ -65,7 +65,7 @@ py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
                   const std::optional<py::object>& parent, std::int32_t instances,
                   bool prefix_reuse, std::int64_t concurrency, const std::string& preemption,
                   std::int32_t decision_iterations, const std::string& schedule,
-                  bool chunked_prefill, double watermark, double until_sim_s) {
+                  bool chunked_prefill, double watermark, bool surplus, double until_sim_s) {
   const auto arrivals = column_of<double>(arrival_sim_s, "arrival_sim_s");
   const auto prompts = column_of<std::int32_t>(prompt_tokens, "prompt_tokens");
   const auto outputs = column_of<std::int32_t>(output_tokens, "output_tokens");
@@ -76,7 +76,7 @@ py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
   const Workload workload{view(arrivals), view(prompts), view(outputs), view(priorities),
                           view(prefixes), view(shared),  view(parents)};
   const auto options = options_of(instances, prefix_reuse, preemption, decision_iterations,
-                                  schedule, chunked_prefill, watermark);
+                                  schedule, chunked_prefill, watermark, surplus);
   WorkloadResult result;
   {
     const py::gil_scoped_release release;
@@ -250,6 +250,6 @@ void bind_instance(py::module_& m) {
         py::arg("parent") = py::none(), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
         py::arg("concurrency") = 0, py::arg("preemption") = "recompute",
         py::arg("decision_iterations") = 1, py::arg("schedule") = "mixed",
-        py::arg("chunked_prefill") = true, py::arg("watermark") = 0.0,
+        py::arg("chunked_prefill") = true, py::arg("watermark") = 0.0, py::arg("surplus") = false,
         py::arg("until_sim_s") = std::numeric_limits<double>::infinity());
 }
