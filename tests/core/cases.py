@@ -139,6 +139,7 @@ def use_simulate(draw: Draw) -> None:
         "schedule": lambda: draw.one_of("mixed", "prefill_first"),
         "chunked_prefill": draw.flag,
         "watermark": lambda: draw.one_of(0.0, 0.01, 0.5),
+        "surplus": draw.flag,
     }
     chosen = {name: make() for name, make in options.items() if draw.random.random() < 0.5}
     draw.do(
@@ -258,6 +259,10 @@ def use_replay(draw: Draw) -> None:
     )
 
 
+def use_text(draw: Draw) -> None:
+    draw.do("approximate_tokens", draw.one_of("", "two words ", "\u00e9\u2003\ud800", "x" * 99))
+
+
 def use_anything(draw: Draw) -> None:
     """Any public name with any arguments; objects created without a constructor."""
     name = draw.random.choice(public_names(draw.core))
@@ -304,4 +309,13 @@ def public_names(core: Any) -> list[str]:
     return names
 
 
-CASES = (use_metric, use_controller, use_bench, use_pool, use_simulate, use_replay, use_anything)
+CASES = (
+    use_metric,
+    use_controller,
+    use_bench,
+    use_pool,
+    use_simulate,
+    use_replay,
+    use_text,
+    use_anything,
+)
