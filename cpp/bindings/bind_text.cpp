@@ -12,8 +12,9 @@ namespace {
 std::int64_t tokens_of(const py::str& text) {
   py::ssize_t size = 0;
   const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (utf8 != nullptr)
+  if (utf8 != nullptr) {
     return metropolis::approximate_tokens({utf8, static_cast<std::size_t>(size)});
+  }
   PyErr_Clear();  // a surrogate without the other
   return metropolis::approximate_tokens(
       std::string_view(py::bytes(text.attr("encode")("utf-8", "surrogatepass"))));
