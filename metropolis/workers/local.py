@@ -154,7 +154,7 @@ class LocalWorker:
                 observation = observe(view)
                 part.observed[name] = view.reads
                 action: Any = UNDECIDED
-                if self.uses_routines and has_routine(type(agent)):
+                if self._has_routine(agent):
                     invocation.switch((name,), agent.routine, agent)
                     action = self._routine(agent, observation)
                 if action is UNDECIDED:
@@ -165,6 +165,9 @@ class LocalWorker:
                 invocation.switch(list(members), resolve, world)
                 part.resolving = resolve(part.cluster)
         return part
+
+    def _has_routine(self, agent: Agent) -> bool:
+        return self.uses_routines and has_routine(type(agent))
 
     def _routine(self, agent: Agent, observation: Any) -> Any:
         return agent.routine(observation)
@@ -213,7 +216,7 @@ class LocalWorker:
 
     def decide_by_routine(self, agent: Agent, observation: Any) -> Any:
         """The agent's action, if it needs no model; otherwise UNDECIDED."""
-        if not self.uses_routines or not has_routine(type(agent)):
+        if not self._has_routine(agent):
             return UNDECIDED
         with Invocation(self.invocations, agent.step, (agent.name,), agent.routine, agent):
             return self._routine(agent, observation)

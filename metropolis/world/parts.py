@@ -42,7 +42,7 @@ def to_parts(
     """
     found: dict[str, bytes] = {}
     encoder = _Encoder(encode_other, {} if cache is None else cache)
-    _split("[", value, found, encoder, at_top=True)
+    _split("[", value, found, encoder)
     return found
 
 
@@ -123,19 +123,18 @@ def _is_frozen(kind: type) -> bool:
     return is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
-def _split(
-    prefix: str, value: Any, found: dict[str, bytes], encoder: _Encoder, at_top: bool
-) -> None:
+def _split(prefix: str, value: Any, found: dict[str, bytes], encoder: _Encoder) -> None:
+    """Split `value`, which is the outermost one or has a long list."""
     if type(value) is list and len(value) > CHUNK:
         for first in range(0, len(value), CHUNK):
             name = f"{prefix}{first}]"
             found[name] = encoder.encode_chunk(name, value[first : first + CHUNK])
         return
-    items = _items(value) if at_top or _has_long_list(value) else {}
+    items = _items(value)
     for position, (key, item) in enumerate(items.items()):
         below = prefix + _segment(position, key)
         if _has_long_list(item):
-            _split(f"{below},", item, found, encoder, at_top=False)
+            _split(f"{below},", item, found, encoder)
         else:
             found[f"{below}]"] = encoder.encode(item)
     if not items:

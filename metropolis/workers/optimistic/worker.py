@@ -140,8 +140,7 @@ class OptimisticWorker:
         self._obey(self._speculation.handle(events), events)
         if self._events:
             return
-        self._collect()
-        self._gate.review(self._advanced)
+        self._gate.review(None if self._collect() else self._advanced)
         self._advanced.clear()
         if agents := self._daring():
             self._obey(self._speculation.speculate(agents), [])
@@ -158,10 +157,11 @@ class OptimisticWorker:
         next_step, limit = self._speculation.next_step, self._floor + AHEAD_MAX
         return [agent for agent in self._speculation.candidates() if next_step(agent) < limit]
 
-    def _collect(self) -> None:
+    def _collect(self) -> bool:
+        """Forget what is below the floor; whether it has risen."""
         floor = self._speculation.floor
         if floor == self._floor:
-            return
+            return False
         for step in range(self._floor, floor):
             for id in self._proceed_of.pop(step, {}).values():
                 self._proceeds.pop(id, None)
@@ -172,7 +172,7 @@ class OptimisticWorker:
         self._final.collect(self._first + floor)
         self._predicted.collect(self._first + floor)
         self._answers.collect(self._first + floor)
-        self._gate.review()
+        return True
 
     # --- commands
 
