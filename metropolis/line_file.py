@@ -240,13 +240,19 @@ def texts_of_lines(path: Path, kind: Format, number: int) -> Iterator[bytes]:
     return (text for _, _, text in _texts(path, kind, number))
 
 
-def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
-    """Write a compressed file of one line atomically, so that it survives a power cut."""
+def write_document(path: Path, kind: Format, run: str, content: Iterable[bytes]) -> None:
+    """Write a compressed file of one line atomically, so that it survives a power cut.
+
+    Only one piece of `content` is in memory at a time.
+    """
     before = with_content(b"", kind.header(run) + b",")
-    begins = b"%b%d,%b" % (_begins(1), crc32(content, crc32(before)), before)
-    packer = zlib.compressobj(1, wbits=31)  # in pieces: the content may be large
-    packed = [packer.compress(piece) for piece in (begins, content, b"}\n")]
-    write_atomically(path, b"".join([*packed, packer.flush()]))
+    checksum, packer, packed = crc32(before), zlib.compressobj(1, wbits=31), []
+    for piece in content:
+        checksum = crc32(piece, checksum)
+        packed.append(packer.compress(piece))
+    packed += packer.compress(b"}\n"), packer.flush()
+    begins = b"%b%d,%b" % (_begins(1), checksum, before)  # the first of two gzip members
+    write_atomically(path, b"".join([gzip.compress(begins, 1, mtime=0), *packed]))
 
 
 def read_document(path: Path, kind: Format, run: str | None = None, form: Any = Any) -> Any:

@@ -241,8 +241,7 @@ class RunState:
     def current_minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """The minds of `agents` as of their last commit; those that are shared, as JSON."""
         if self.shared_minds is not None:
-            encode = msgspec.json.encode  # plain data takes several times the memory
-            return {agent: msgspec.Raw(encode(self.shared_minds[agent])) for agent in agents}
+            return {agent: _as_json(self.shared_minds[agent]) for agent in agents}
         return {agent: from_parts(self.minds[agent]) for agent in agents}
 
     def answers(self, cluster: Dispatch) -> PaidAnswers:
@@ -358,6 +357,11 @@ class RunState:
         world = self.state.around([((0.0, 0.0), inf)], self.released, self.newest)
         kept = world, self.minds, self.kept, self.acks, self.memo
         return sum(len(repr(value)) for value in kept)
+
+
+def _as_json(mind: Any) -> msgspec.Raw:
+    """A mind as JSON, which takes a fraction of the memory of plain data."""
+    return mind if isinstance(mind, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(mind))
 
 
 def by_step(queued: Queued) -> tuple[Step, tuple[AgentId, ...]]:

@@ -46,6 +46,15 @@ def to_parts(
     return found
 
 
+def to_json(
+    value: Mapping[str, Any], encode_other: Callable[[Any], Any] | None = None
+) -> msgspec.Raw:
+    """`value` as JSON in one piece; parameters and errors are those of `to_parts`."""
+    encode = _Encoder(encode_other, {}).encode
+    bodies = {key: msgspec.Raw(encode(item)) for key, item in value.items()}
+    return msgspec.Raw(msgspec.json.encode(bodies))
+
+
 def from_parts(parts: Parts, cache: ChunkCache | None = None) -> Any:
     """The inverse of `to_parts`; the result has JSON's types.
 

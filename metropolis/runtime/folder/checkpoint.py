@@ -6,7 +6,7 @@ A run keeps its newest checkpoint and some earlier ones, evenly spaced, so that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,21 @@ class Checkpoints:
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
     """Write atomically. Raises UnwritableError."""
+    write_document(path, CHECKPOINT, run, _pieces(checkpoint))
+
+
+def _pieces(checkpoint: Checkpoint) -> Iterator[bytes]:
+    """The checkpoint as JSON, agent by agent: all of them together take a lot of memory."""
+    encode = msgspec.json.encode
     content = vars(checkpoint) | {
         "entities": {entity.name: entity_to_json(entity) for entity in checkpoint.entities},
         "events": [event_to_json(event) for event in checkpoint.events],
     }
-    write_document(path, CHECKPOINT, run, msgspec.json.encode(content))
+    agents = content.pop("agents")
+    yield encode(content)[:-1] + b',"agents":{'
+    for number, (name, mind) in enumerate(agents.items()):
+        yield b"%b%b:%b" % (b"," if number else b"", encode(name), encode(mind))
+    yield b"}}"
 
 
 def read_checkpoint(path: Path, run: str | None = None) -> Checkpoint:

@@ -25,7 +25,7 @@ from metropolis.store.memory import MemoryServer
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import SavedWhenRead
+from metropolis.world.saving import SavedWhenRead, save
 
 MEMORY = "memory"
 _RECOVERY = (
@@ -106,9 +106,11 @@ class StoredRun:
         """
         if self.info() is None:
             options = {"began_s": time.time() - now_s}
-            minds = SavedWhenRead(agents) if minds is None else minds
-            kept = minds if self.shared else dict(minds)
-            begin_run(self.store, self._world, agents, kept, seed, start, last_step, options)
+            if not self.shared:
+                minds = dict(enumerate(map(save, agents)) if minds is None else minds)
+            elif minds is None:
+                minds = SavedWhenRead(agents)
+            begin_run(self.store, self._world, agents, minds, seed, start, last_step, options)
 
     def close(self) -> None:
         """Close the connections, and stop an embedded server."""
