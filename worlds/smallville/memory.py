@@ -16,23 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.worlds.smallville.embedding import DIMENSIONS, Embedder
+from metropolis.worlds.smallville.embedding import Embedder
 from metropolis.worlds.smallville.settings import Settings
+from metropolis.worlds.smallville.vectors import Vectors, grown
 
 Kind = Literal["event", "thought", "chat"]
 _KINDS: tuple[Kind, ...] = ("event", "thought", "chat")
 IDLE = "idle"
 """The state of an unused object."""
 _FIRST_CAPACITY = 64
-GROWTH = 4
-"""Full columns grow by this part of their length: most of a resident's memory are vectors."""
-_COLUMNS = "_vectors", "_importance", "_accessed_s", "_created_s", "_kind", "_idle", "_people"
+_COLUMNS = "_importance", "_accessed_s", "_created_s", "_kind", "_idle", "_people"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Memory:
 
     def __post_init__(self) -> None:
         self._known = 0
-        self._vectors = np.zeros((_FIRST_CAPACITY, DIMENSIONS), np.float32)
+        self._vectors = Vectors()
         self._importance = np.zeros(_FIRST_CAPACITY)
         self._accessed_s = np.zeros(_FIRST_CAPACITY)
         self._created_s = np.zeros(_FIRST_CAPACITY)
@@ -153,7 +152,7 @@ class Memory:
             numbers = self._by_retrieval()
             decays = np.arange(1.0, len(numbers) + 1)
         # Rounded, so that a processor's order of summation does not decide ties.
-        relevance = np.round(self._vectors[: self._known] @ embed(question), 5)[numbers]
+        relevance = np.round(self._vectors.products(embed(question)), 5)[numbers]
         total = settings.recency_weight * _scaled(settings.recency_decay**decays)
         total += settings.importance_weight * _scaled(self._importance[numbers])
         total += settings.relevance_weight * _scaled(relevance.astype(np.float64))
@@ -194,9 +193,9 @@ class Memory:
         """Index the nodes added since the last call."""
         for number in range(self._known, len(self.nodes)):
             node = self.nodes[number]
-            if number == len(self._vectors):
+            if number == len(self._kind):
                 self._grow()
-            self._vectors[number] = embed(node.text)
+            self._vectors.append(embed(node.text))
             self._index_node(number, node)
             self._accessed_s[number] = self.accessed_s[number]
         self._known = len(self.nodes)
@@ -211,9 +210,7 @@ class Memory:
 
     def _grow(self) -> None:
         for name in _COLUMNS:
-            old: npt.NDArray[Any] = getattr(self, name)
-            more = np.zeros((len(old) // GROWTH, *old.shape[1:]), old.dtype)
-            setattr(self, name, np.concatenate([old, more]))
+            setattr(self, name, grown(getattr(self, name)))
 
 
 def _checksum(text: str) -> int:

@@ -34,19 +34,8 @@ Needs = dict[AgentId, Step]
 """Agent -> its latest step that is needed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Change:
-    """Effects of a step, and what they need."""
-
-    step: Step
-    needs: Needs
-
-    def is_known(self, known: Needs, own: AgentId | None = None) -> bool:
-        """Whether `known` contains what it needs, except of the agent `own`."""
-        for agent, step in self.needs.items():
-            if known.get(agent, -1) < step and agent != own:
-                return False
-        return True
+_Change = tuple[tuple[AgentId, Step], ...]
+"""What the effects of a step need, as `Needs`: there are many, and few need more than one agent."""
 
 
 @dataclass(slots=True)
@@ -82,6 +71,8 @@ class RecordedDependencies:
         self._left: _LeftPlaces = defaultdict(dict)
         self._left_before: _LeftPlaces = defaultdict(dict)
         """The part of it that is due to the step before."""
+        self._places: dict[Position, Position] = {}
+        """The places that anybody has left: many leave the same."""
         self._emitted: dict[str, _Change] = {}
         """Agent -> its events of the step before."""
         self._answered: dict[AgentId, _Change] = {}
@@ -108,9 +99,9 @@ class RecordedDependencies:
                     continue
                 needs = self._needs(reads, step, self._known[agent], looked)
                 for change in self._heard(name, reads, step, self._known[agent]):
-                    _raise(needs, change.needs)
+                    _raise(needs, change)
                 if agent in self._answered:
-                    _raise(needs, self._answered[agent].needs)
+                    _raise(needs, self._answered[agent])
                 rows[agent] = self._learn(agent, needs)
         effects = _Effects()
         for execution in executions:
@@ -137,9 +128,10 @@ class RecordedDependencies:
         """The dependencies so far; None if executions lacked what was read."""
         if not self._is_known:
             return None
-        offsets = np.concatenate([[0], np.cumsum(np.array(self._counts, np.int64))])
+        offsets = np.zeros(len(self._counts) + 1, np.int64)
+        np.cumsum(self._counts, out=offsets[1:])
         writer, ago = (np.array(column, np.int32) for column in (self._writer, self._ago))
-        return ValueDependencies(offsets.astype(np.int64), writer, ago)
+        return ValueDependencies(offsets, writer, ago)
 
     def close(self) -> None:
         """Close the event loop."""
@@ -182,7 +174,7 @@ class RecordedDependencies:
         needs: Needs = {}
         for change in found:
             if change is not None:
-                _raise(needs, change.needs)
+                _raise(needs, change)
         return needs
 
     def _gone(
@@ -194,7 +186,7 @@ class RecordedDependencies:
         for cell in self._cells.near(*area, left):
             for name, gone in left[cell].items() if cell in left else ():
                 # Who knows the last time that an entity left knows the times before.
-                for agent, step in gone.latest.needs.items():  # `is_known`, which is slower
+                for agent, step in gone.latest:  # `_is_known`, which is slower
                     if step_of(agent, -1) < step:
                         break
                 else:
@@ -215,7 +207,7 @@ class RecordedDependencies:
         observed = None
         for source in sorted(_sources(reads)):
             change = self._emitted.get(source)
-            if change is None or change.is_known(known, self._ids[name]):
+            if change is None or _is_known(change, known, self._ids[name]):
                 continue
             if observed is None:
                 observed = self._observed(name, step, set())
@@ -292,11 +284,11 @@ class RecordedDependencies:
         needs: Needs = {}
         known = [self._known[self._ids[name]] for name in names]
         for each, of in zip(reads, known, strict=True):
-            _raise(needs, self._needs(each, step, of))
+            _raise(needs, self._needs(each, step, of).items())
             for source in _sources(each):
-                _raise(needs, self._emitted[source].needs)
+                _raise(needs, self._emitted[source])
         needs = {b: t for b, t in needs.items() if all(t > of.get(b, -1) for of in known)}
-        return _Change(step, needs | {self._ids[name]: step for name in names})
+        return (*(needs | {self._ids[name]: step for name in names}).items(),)
 
     def _alone(self, step: Step, name: str, action: Any) -> Transaction | None:
         """What the world makes of one agent's action; None: it cannot, without the others."""
@@ -326,7 +318,7 @@ class RecordedDependencies:
         if entity is None:
             return None
         known = self._hashes.get(entity.name)
-        if known is None or known[0] is not entity.state:  # those that move keep it
+        if known is None or known[0] is not entity.state:  # only `moved` shares it
             value = hash(self._encode((entity.kind, entity.state)))
             known = self._hashes[entity.name] = entity.state, value
         return entity.position, known[1]
@@ -340,9 +332,10 @@ class RecordedDependencies:
         else:
             self._hashes.pop(name, None)
         if before is not None and (after is None or after[0] != before[0]):
+            place = self._places.setdefault(before[0], before[0])
             for left in (self._left, self._left_before):
-                gone = left[self._cells.of(before[0])].setdefault(name, _Left({}, change))
-                gone.places[before[0]] = gone.latest = change
+                gone = left[self._cells.of(place)].setdefault(name, _Left({}, change))
+                gone.places[place] = gone.latest = change
 
 
 class _Deaf(View):
@@ -367,8 +360,13 @@ def _sources(reads: Reads) -> set[str]:
     return {event.source for events in reads.events.values() for event in events}
 
 
-def _raise(needs: Needs, others: Mapping[AgentId, Step]) -> None:
+def _is_known(change: _Change, known: Needs, own: AgentId) -> bool:
+    """Whether `known` contains what `change` needs, except of the agent `own`."""
+    return all(agent == own or known.get(agent, -1) >= step for agent, step in change)
+
+
+def _raise(needs: Needs, others: Iterable[tuple[AgentId, Step]]) -> None:
     """Raise the steps in `needs` to those of `others`."""
-    for agent, step in others.items():
+    for agent, step in others:
         if needs.get(agent, -1) < step:
             needs[agent] = step
