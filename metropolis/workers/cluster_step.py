@@ -45,6 +45,11 @@ class ClusterStep:
         return self.cluster is not None and self.resolving is None
 
 
+LatestReads = dict[str, tuple[Reads, Reads]]
+"""Agent -> what its last step read to observe, and to resolve. A step that reads the same shares
+them: executions wait in memory for the floor, and read little that is new."""
+
+
 @dataclass(slots=True)
 class ClusterSteps:
     """The steps of the clusters into which a dispatch falls."""
@@ -53,6 +58,7 @@ class ClusterSteps:
     attempt: int
     state: State
     parts: list[ClusterStep]
+    latest_reads: LatestReads
 
     @property
     def is_resolved(self) -> bool:
@@ -73,9 +79,15 @@ class ClusterSteps:
             assert cluster is not None
             if part.log is not None:
                 calls |= part.log.calls
-            observed |= part.observed
             for member in cluster:
-                resolved[member.name] = member.reads
+                name = member.name
+                reads = part.observed[name], member.reads
+                before = self.latest_reads.get(name)
+                if before == reads:
+                    reads = before
+                else:
+                    self.latest_reads[name] = reads
+                observed[name], resolved[name] = reads
             writes |= cluster.writes
             events += cluster.events
             for name, action in part.actions.items():

@@ -142,19 +142,21 @@ class RecordedDependencies:
 
     def _is_unchanged(self, reads: Reads, step: Step, looked: Container[Area]) -> bool:
         """Whether all that was read is known: seen in the step before, and not changed since."""
-        if len(reads.entities) > 1:  # things looked up by name may be new to the agent
-            return False
-        for version in reads.entities.values():
-            if version is None or version[0] == step:
+        if reads.areas is not looked:  # otherwise the same as in the step before: see LatestReads
+            if len(reads.entities) > 1:  # things looked up by name may be new to the agent
                 return False
-        for area, versions in reads.areas.items():
-            if area not in looked:
-                return False
-            for since, _ in versions:
-                if since == step:
+            for version in reads.entities.values():
+                if version is None or version[0] == step:
                     return False
-            left = self._left_before
-            if left and any(cell in left for cell in self._cells.near(*area, left)):
+            for area, versions in reads.areas.items():
+                if area not in looked:
+                    return False
+                for since, _ in versions:
+                    if since == step:
+                        return False
+        left = self._left_before
+        for area in reads.areas if left else ():
+            if any(cell in left for cell in self._cells.near(*area, left)):
                 return False
         return not (self._emitted and any(reads.events.values()))
 
