@@ -25,15 +25,17 @@ from typing import Any, TextIO
 from metropolis.durable import reported
 from metropolis.export.frames import Frame, Frames, Lines, dialogue_of, frames_of, initial_frames
 from metropolis.export.genagent_memory import write_memory
+from metropolis.export.genagent_schedule import schedules_of
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import ViewFile, read_view
 from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step
-from metropolis.world.appearance import details_of
+from metropolis.world.appearance import details_of, number_of, value_at
 
 MAZE = "the_ville"
 """The only map that the viewer has."""
+DAY_S = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,7 @@ class GenAgentExport:
         for name, frame in frames.items():
             own = {step: lines for (who, step), lines in chats.items() if who == name}
             mind = None if checkpoint is None else checkpoint.agents.get(name)
-            scratch = {
-                **self._scratch(name, frame),
-                "act_start_time": self._time(since[name]).strftime(CLOCK),
-                **details_of(self._view.appearance, mind),
-            }
+            scratch = self._scratch(name, frame, since[name], mind)
             write_memory(
                 root / "personas" / _name(name), self._view, self._meta, scratch, mind, own
             )
@@ -131,15 +129,16 @@ class GenAgentExport:
             "movement": [int(frame.position[0]), int(frame.position[1])],
             "pronunciatio": look.emoji,
             "description": html.escape(
-                f"{look.label.replace('@', 'at')} @ {self._address(frame)}", quote=False
+                f"{look.label.replace('@', 'at')} @ {self._address(frame.look.place)}", quote=False
             ),
             "chat": [[_name(who), html.escape(text, quote=False)] for who, text in frame.lines]
             or None,
         }
 
-    def _address(self, frame: Frame) -> str:
+    def _address(self, place: str) -> str:
+        """`place` is "sector: arena: object", or a part of it."""
         assert self._meta.map is not None
-        return ":".join([self._meta.map.name, *filter(None, frame.look.place.split(": "))])
+        return ":".join([self._meta.map.name, *filter(None, place.split(": "))])
 
     def _time(self, step: Step) -> datetime:
         """When the simulation's step begins."""
@@ -157,19 +156,35 @@ class GenAgentExport:
             "step": self.steps,
         }
 
-    def _scratch(self, name: str, frame: Frame) -> dict[str, Any]:
+    def _scratch(self, name: str, frame: Frame, since: Step, mind: Any) -> dict[str, Any]:
+        """The content of `scratch.json`; the activity has begun in the step `since`."""
         first, *others = name.split(" ")
-        return {
+        appearance = self._view.appearance
+        ends_s = (number_of(value_at(mind, path)) for path in appearance.until_s)
+        began_s = since * self._meta.step_s
+        until_s = next((end_s for end_s in ends_s if end_s is not None), began_s)
+        scratch = {
             "name": _name(name),
             "first_name": first,
             "last_name": " ".join(others),
             "vision_r": self._meta.perception_radius,
             "curr_time": self._time(self.steps).strftime(CLOCK),
             "curr_tile": [int(frame.position[0]), int(frame.position[1])],
-            "act_address": self._address(frame),
+            "act_address": self._address(frame.look.place),
             "act_description": frame.look.label,
             "act_pronunciatio": frame.look.emoji,
+            "act_start_time": self._time(since).strftime(CLOCK),
+            "act_duration": max(0, round((until_s - began_s) / 60)),
+            **details_of(appearance, mind),
         }
+        for field, paths in appearance.addresses.items():
+            parts = [value_at(mind, path) for path in paths]
+            if all(isinstance(part, str) for part in parts):
+                scratch[field] = self._address(": ".join(parts))
+        if appearance.schedule is not None:
+            now_s = self.steps * self._meta.step_s
+            scratch |= schedules_of(appearance.schedule, mind, now_s // DAY_S * DAY_S)
+        return scratch
 
 
 def _name(name: str) -> str:

@@ -13,7 +13,7 @@ from metropolis.export.frames import Lines
 from metropolis.runtime.folder.view_file import ViewFile
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import Step
-from metropolis.world.appearance import remembered
+from metropolis.world.appearance import Memories, number_of, objects_at, text_of, value_at
 
 KINDS = ("event", "thought", "chat")
 """The kinds that the viewer shows; it takes others for events."""
@@ -33,31 +33,14 @@ def write_memory(
     `mind` is the agent's saved mind, or None; `chats` are the lines of its conversations by the
     step at which they were held.
     """
-    midnight = datetime.combine(meta.start.date(), time())
-    nodes: dict[str, Any] = {}
-    counts: Counter[str] = Counter()
-    where = view.appearance.memories
-    for number, memory in enumerate(remembered(where, mind) if where else (), 1):
-        text, kind, created_s = memory
-        kind = kind if kind in KINDS else KINDS[0]
-        counts[kind] += 1
-        created = midnight + timedelta(seconds=created_s or 0)
-        held = int((created - meta.start).total_seconds() // meta.step_s) - 1
-        nodes[f"node_{number}"] = {
-            "node_count": number,
-            "type_count": counts[kind],
-            "type": kind,
-            "depth": 0,
-            "created": created.strftime(NODE_CLOCK),
-            "expiration": None,
-            "description": text,
-            "filling": chats.get(held, ()) if kind == "chat" else [],
-        }
+    where, nodes = view.appearance.memories, {}
+    if where is not None:
+        nodes = _nodes(where, mind, meta, chats)
     root = folder / "bootstrap_memory"
     (root / "associative_memory").mkdir(parents=True)
     files = {
         "scratch.json": scratch,
-        "spatial_memory.json": {},
+        "spatial_memory.json": _places(view.appearance.places, mind, meta),
         "associative_memory/nodes.json": dict(reversed(nodes.items())),
         "associative_memory/embeddings.json": {},
         "associative_memory/kw_strength.json": {
@@ -67,3 +50,45 @@ def write_memory(
     }
     for name, content in files.items():
         (root / name).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+def _nodes(
+    where: Memories, mind: Any, meta: TraceMeta, chats: Mapping[Step, Lines]
+) -> dict[str, dict[str, Any]]:
+    """The content of `nodes.json`, the oldest first."""
+    midnight = datetime.combine(meta.start.date(), time())
+    nodes: dict[str, dict[str, Any]] = {}
+    counts: Counter[str] = Counter()
+    for number, memory in enumerate(objects_at(mind, where.path), 1):
+        kind = text_of(memory.get(where.kind))
+        kind = kind if kind in KINDS else KINDS[0]
+        counts[kind] += 1
+        created = midnight + timedelta(seconds=number_of(memory.get(where.created_s)) or 0)
+        filling: Any = []
+        if kind == "chat":
+            held = int((created - meta.start).total_seconds() // meta.step_s) - 1
+            filling = chats.get(held, ())
+        elif kind == "thought":
+            filling = [f"node_{of + 1}" for of in memory.get(where.evidence) or ()]
+        subject, predicate, what = (text_of(memory.get(key)) for key in where.triple)
+        nodes[f"node_{number}"] = {
+            "node_count": number,
+            "type_count": counts[kind],
+            "type": kind,
+            "depth": 0,
+            "created": created.strftime(NODE_CLOCK),
+            "expiration": None,
+            "subject": subject,
+            "predicate": predicate,
+            "object": what,
+            "description": text_of(memory.get(where.text)),
+            "poignancy": number_of(memory.get(where.importance)) or 1,
+            "filling": filling,
+        }
+    return nodes
+
+
+def _places(path: str, mind: Any, meta: TraceMeta) -> dict[str, Any]:
+    """The content of `spatial_memory.json`."""
+    known = value_at(mind, path) if path else None
+    return {meta.map.name: known} if meta.map is not None and known else {}

@@ -34,6 +34,27 @@ class Memories(msgspec.Struct, frozen=True):
     """Key of its category."""
     created_s: str = "created_s"
     """Key of the time at which it was made: simulated seconds since the midnight before step 0."""
+    triple: tuple[str, str, str] = ("subject", "predicate", "object")
+    """Keys of the parts of its event."""
+    importance: str = "importance"
+    """Key of its importance, from 1 to 10."""
+    evidence: str = "evidence"
+    """Key of a list of numbers of objects of the list, from 0, on which it is based."""
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """Where an agent's saved mind keeps the plan of a day: lists of objects, in order of time."""
+
+    hours: str
+    """Keys that lead to the entries of the whole day, separated by dots."""
+    tasks: str
+    """Keys that lead to the entries that are planned in detail."""
+    what: str = "what"
+    """Key of the text of an entry."""
+    start_s: str = "start_s"
+    """Key of its begin: simulated seconds since the midnight before step 0."""
+    end_s: str = "end_s"
+    """Key of its end."""
 
 
 class Appearance(msgspec.Struct, frozen=True):
@@ -61,6 +82,15 @@ class Appearance(msgspec.Struct, frozen=True):
     details: dict[str, str] = {}
     """Field of an agent in the viewer of Generative Agents -> keys that lead to its value in the
     agent's saved mind, separated by dots."""
+    addresses: dict[str, list[str]] = {}
+    """Such a field -> keys that lead to the parts of a place below the map's name."""
+    until_s: list[str] = []
+    """Keys that lead to the time at which the activity is planned to end, in simulated seconds
+    since the midnight before step 0; the first one that exists counts."""
+    schedule: Schedule | None = None
+    """None: no mind keeps a plan of the day."""
+    places: str = ""
+    """Keys that lead to the places that the agent knows, {sector: {arena: [object]}}."""
 
     @property
     def state_keys(self) -> tuple[tuple[str, ...], str, str, str]:
@@ -134,16 +164,14 @@ def listeners(appearance: Appearance, kind: str, data: Mapping[str, Any]) -> lis
 
 def remembered(memories: Memories, mind: Any) -> Iterator[tuple[str, str, float | None]]:
     """(text, kind, created_s) of each memory of a saved mind; None: it has no time."""
-    for memory in _list(_at(mind, memories.path)):
-        if isinstance(memory, dict):
-            created_s = memory.get(memories.created_s)
-            known_s = created_s if isinstance(created_s, int | float) else None
-            yield text_of(memory.get(memories.text)), text_of(memory.get(memories.kind)), known_s
+    for memory in objects_at(mind, memories.path):
+        known_s = number_of(memory.get(memories.created_s))
+        yield text_of(memory.get(memories.text)), text_of(memory.get(memories.kind)), known_s
 
 
 def details_of(appearance: Appearance, mind: Any) -> dict[str, Any]:
     """Field -> its value in a saved mind; None where the mind has none."""
-    return {field: _at(mind, path) for field, path in appearance.details.items()}
+    return {field: value_at(mind, path) for field, path in appearance.details.items()}
 
 
 def text_of(value: Any) -> str:
@@ -155,11 +183,21 @@ def text_of(value: Any) -> str:
     return str(value[:TEXT_LETTERS])
 
 
-def _at(mind: Any, path: str) -> Any:
+def value_at(mind: Any, path: str) -> Any:
     """The value to which keys lead, separated by dots; None: there is none."""
     for key in path.split("."):
         mind = mind.get(key) if isinstance(mind, dict) else None
     return mind
+
+
+def objects_at(mind: Any, path: str) -> list[dict[str, Any]]:
+    """The objects of the list to which keys lead, separated by dots."""
+    return [of for of in _list(value_at(mind, path)) if isinstance(of, dict)]
+
+
+def number_of(value: Any) -> float | None:
+    """`value` if it is a number, else None."""
+    return value if isinstance(value, int | float) else None
 
 
 def _list(value: Any) -> list[Any]:

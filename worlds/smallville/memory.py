@@ -51,6 +51,11 @@ class Node:
     """The numbers of the memories on which a thought is based."""
 
 
+def created(node: Node) -> int:
+    """The time of its last occurrence, by which nodes are sorted."""
+    return node.created_s
+
+
 @dataclass
 class Memory:
     """All nodes in order of their first occurrence; a node's number is its index in the list.

@@ -25,6 +25,9 @@ class Past:
     """In order of creation."""
     talked: Mapping[str, int] = field(default_factory=dict)
     """Name -> the time of the last conversation with that resident."""
+    places: tuple[str, ...] = ()
+    """Places known besides those of the profile: `sector: arena`, whose objects are not known, or
+    `sector: arena: object`."""
     unreflected: int | None = None
     """The importance that remains until the resident reflects; None: all."""
     day: Day | None = None

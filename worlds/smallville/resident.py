@@ -33,7 +33,7 @@ from metropolis.worlds.smallville import (
 )
 from metropolis.worlds.smallville.embedding import Embedder, hashed_words
 from metropolis.worlds.smallville.geography import MOVES, Atlas, Tile
-from metropolis.worlds.smallville.memory import Memory, Node
+from metropolis.worlds.smallville.memory import Memory, Node, created
 from metropolis.worlds.smallville.past import Past
 from metropolis.worlds.smallville.profile import Profile, facts_of
 from metropolis.worlds.smallville.settings import Settings
@@ -193,12 +193,13 @@ class Resident(Agent):
 
     def _remember(self, past: Past) -> None:
         """Continue a life before step 0."""
-        numbers: list[int] = []
+        numbers = [self.memory.add(node) for node in past.memories]
         for node in past.memories:
             evidence = tuple(numbers[place] for place in node.evidence)
-            numbers.append(self.memory.add(replace(node, evidence=evidence)))
+            self.memory.add(replace(node, evidence=evidence))
+        learn(self.known, past.places)
         events = [node for node in past.memories if node.kind == "event"]
-        newest = events[-self.settings.retention :]
+        newest = sorted(events, key=created)[-self.settings.retention :]
         self.recent = [(node.subject, node.predicate, node.object) for node in newest]
         self.talked = dict(past.talked)
         self.day, self.activity = deepcopy((past.day or self.day, past.activity or self.activity))

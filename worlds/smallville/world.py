@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import GenAgent
-from metropolis.world.appearance import Appearance, Memories
+from metropolis.world.appearance import Appearance, Memories, Schedule
 from metropolis.world.base import World
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.spaces import Choice, FreeText, Maybe, Record
@@ -132,7 +132,18 @@ class SmallVille(World):
             "att_bandwidth": "profile.settings.attention_bandwidth",
             "retention": "profile.settings.retention",
             "daily_req": "day.outline",
+            "recency_decay": "profile.settings.recency_decay",
+            "importance_trigger_max": "profile.settings.reflection_threshold",
+            "importance_trigger_curr": "unreflected",
+            "act_obj_description": "activity.thing_doing",
         },
+        addresses={
+            "living_area": ["profile.home", "profile.room"],
+            "act_address": ["activity.place", "activity.thing"],
+        },
+        until_s=["talk.until_s", "activity.until_s"],
+        schedule=Schedule("day.hours", "day.tasks"),
+        places="known",
     )
 
     def __init__(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -17,7 +18,7 @@ from metropolis.trace.importers.genagent import CLOCK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
 from metropolis.worlds.smallville.geography import Tile
-from metropolis.worlds.smallville.memory import Node
+from metropolis.worlds.smallville.memory import Node, created
 from metropolis.worlds.smallville.past import Past
 from metropolis.worlds.smallville.planning import is_sleep
 from metropolis.worlds.smallville.state import DAY_S, MINUTE_S, Activity, Day, Task
@@ -60,8 +61,9 @@ def _node(fields: Fields, midnight: datetime, index: dict[int, int], at: int) ->
     subject, predicate, what = (fields.text(of) for of in ("subject", "predicate", "object"))
     created = _moment(fields, "created", _CREATED)
     if kind == "chat":
-        about = text.removeprefix("conversing about ")
-        text = f"{subject} and {what} are conversing about {about}"
+        pair = f"{subject} and {what} are"
+        about = text.removeprefix(f"{pair} ").removeprefix("conversing about ")
+        text = f"{pair} conversing about {about}"
     evidence = _evidence(fields.content.get("filling"), index, at) if kind == "thought" else ()
     return Node(
         cast(Literal["event", "thought", "chat"], kind),
@@ -76,30 +78,42 @@ def _node(fields: Fields, midnight: datetime, index: dict[int, int], at: int) ->
 
 
 def _evidence(filling: Any, index: dict[int, int], at: int) -> tuple[int, ...]:
-    """The positions of the nodes before position `at` that a filling names."""
+    """The positions of the nodes that the filling of the one at position `at` names."""
     named = filling if isinstance(filling, list) else [filling]
     found = (_NODE.fullmatch(name) for name in named if isinstance(name, str))
     places = (index.get(int(number[1])) for number in found if number)
-    return tuple(place for place in places if place is not None and place < at)
+    return tuple(place for place in places if place is not None and place != at)
 
 
 def past_of(
-    name: str, scratch: Fields, memories: tuple[Node, ...], grid: GridMap, now: datetime
+    name: str,
+    scratch: Fields,
+    memories: tuple[Node, ...],
+    places: tuple[str, ...],
+    grid: GridMap,
+    now: datetime,
 ) -> Past | None:
-    """What `scratch.json` and the memories say about the time before `now`; None: nothing."""
+    """What `scratch.json`, memories and known places say about the time before `now`.
+
+    None: nothing but places.
+    """
     stopped = scratch.content.get("curr_time") is not None
     if not stopped and not memories:
         return None
-    talked = {node.object: node.created_s for node in memories if node.kind == "chat"}
-    past = Past(memories=memories, talked={of: talked[of] for of in sorted(talked) if of != name})
+    chats = sorted((node for node in memories if node.kind == "chat"), key=created)
+    talked = {node.object: node.created_s for node in chats}
+    past = Past(
+        memories=memories,
+        talked={of: talked[of] for of in sorted(talked) if of != name},
+        places=places,
+    )
     if not stopped:
         return past
     now_s = round((now - _midnight(now)).total_seconds())
     at = scratch.tile("curr_tile")
     activity, doing = _activity(scratch, grid, now, at)
-    return Past(
-        memories=past.memories,
-        talked=past.talked,
+    return replace(
+        past,
         unreflected=scratch.whole("importance_trigger_curr"),
         day=_day(scratch, now_s),
         activity=activity,

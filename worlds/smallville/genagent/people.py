@@ -180,7 +180,8 @@ def _person(
     scratch = Fields(read_object(path), f"{path}")
     midnight = datetime.combine(start.date(), time())
     memories = read_memories(root / "associative_memory" / "nodes.json", midnight)
-    past = past_of(name, scratch, memories, atlas.grid, start)
+    places, unknown = _places(root / "spatial_memory.json", atlas)
+    past = past_of(name, scratch, memories, places, atlas.grid, start)
     learned, living_area = scratch.text("learned"), scratch.text("living_area")
     home, _, room = living_area.partition(":")[2].partition(":")
     if f"{home}: {room}" not in atlas.grid.arena_names:
@@ -192,7 +193,6 @@ def _person(
     habits = scratch.text("lifestyle")
     if past is None or past.day is None:  # otherwise it is the plan of one day
         habits = f"{habits} {plan}".strip()
-    places, unknown = _places(root / "spatial_memory.json", atlas)
     found = _OCCUPATION.search(learned)
     profile = Profile(
         name=name,
@@ -206,7 +206,7 @@ def _person(
         room=room,
         at=at,
         memories=() if memories else history,
-        places=places,
+        places=() if past else places,
         settings=_settings(scratch, preset),
     )
     return _Person(profile, plan, past, unknown)
