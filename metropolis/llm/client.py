@@ -293,7 +293,7 @@ class Client:
         time = asyncio.get_running_loop().time
         began = time()
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(None if isinf(self.timeout_s) else self.timeout_s):
                 if on_piece is None:
                     completion = await self.backend.complete(request)
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from math import floor, isinf
 
 from metropolis.rules.metrics import Hops, Metric
@@ -35,7 +36,13 @@ class Cells:
         if self._is_graph:
             assert isinstance(self._metric, Hops)
             return [(node, 0) for node in self._metric.ball(int(position[0]), radius)]
-        far, size, (x, y) = radius + _ROUNDING, self._size, position
-        columns = range(floor((x - far) / size), floor((x + far) / size) + 1)
-        rows = range(floor((y - far) / size), floor((y + far) / size) + 1)
-        return [cell for x in columns for y in rows if (cell := (x, y)) in known]
+        return [cell for cell in _square(position, radius, self._size) if cell in known]
+
+
+@lru_cache(maxsize=4096)
+def _square(position: Position, radius: float, size: float) -> tuple[Cell, ...]:
+    """The cells of the plane, `size` wide, within `radius` of a position: most agents stay."""
+    far, (x, y) = radius + _ROUNDING, position
+    columns = range(floor((x - far) / size), floor((x + far) / size) + 1)
+    rows = range(floor((y - far) / size), floor((y + far) / size) + 1)
+    return tuple((x, y) for x in columns for y in rows)

@@ -14,6 +14,8 @@ from math import floor, isinf
 from metropolis.rules.metrics import Hops, Metric
 from metropolis.types import Position
 
+FEW = 6
+"""Of so few agents all pairs are compared."""
 _Cell = tuple[int, int]
 
 
@@ -25,7 +27,10 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
     """
     if isinf(radius):
         return [tuple(range(len(positions)))] if positions else []
-    cell_of, cells_near = _graph(metric, radius) if isinstance(metric, Hops) else _plane(radius)
+    if len(positions) <= FEW:
+        cell_of, cells_near = _whole()
+    else:
+        cell_of, cells_near = _graph(metric, radius) if isinstance(metric, Hops) else _plane(radius)
     waiting: dict[_Cell, set[int]] = defaultdict(set)
     for index, position in enumerate(positions):
         waiting[cell_of(position)].add(index)
@@ -52,6 +57,10 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
 
 _Cells = tuple[Callable[[Position], _Cell], Callable[[_Cell], Iterable[_Cell]]]
 """The cell of a position; the cells that may contain an agent within the radius of a cell."""
+
+
+def _whole() -> _Cells:
+    return lambda _: (0, 0), lambda _: [(0, 0)]
 
 
 def _plane(radius: float) -> _Cells:

@@ -93,7 +93,7 @@ def forget_events(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_who_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RecordedDependencies, "_gone", lambda *_: ())
+    patch.setattr(RecordedDependencies, "_gone", lambda *_, **__: ())
 
 
 def take_all_alone(patch: pytest.MonkeyPatch) -> None:

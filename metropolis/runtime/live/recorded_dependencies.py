@@ -45,10 +45,12 @@ class _Left:
     places: dict[Position, _Change]
     """Place -> the last time that it left."""
     latest: _Change
+    step: Step
+    """Of `latest`."""
 
 
 _LeftPlaces = defaultdict[Cell, dict[str, _Left]]
-"""Cell -> entity -> the places there that it has left."""
+"""Cell -> entity -> the places there that it has left; the entity that left last is last."""
 
 
 class RecordedDependencies:
@@ -79,6 +81,9 @@ class RecordedDependencies:
         """Agent -> what it answered to in the step before."""
         self._known: list[Needs] = [{} for _ in names]
         """By agent: what its steps so far depend on."""
+        self._names = names
+        self._checked: list[dict[Cell, Step]] = [{} for _ in names]
+        """By agent: it knows when others left a cell up to this step."""
         self._looked: list[Container[Area]] = [() for _ in names]
         """By agent: the areas that it looked at in its last step."""
         self._counts, self._writer, self._ago = array("i"), array("i"), array("i")
@@ -97,7 +102,7 @@ class RecordedDependencies:
                 looked, self._looked[agent] = self._looked[agent], reads.areas
                 if agent not in self._answered and self._is_unchanged(reads, step, looked):
                     continue
-                needs = self._needs(reads, step, self._known[agent], looked)
+                needs = self._needs(reads, step, agent, looked)
                 for change in self._heard(name, reads, step, self._known[agent]):
                     _raise(needs, change)
                 if agent in self._answered:
@@ -109,7 +114,7 @@ class RecordedDependencies:
                 self._find(effects, step, cluster, execution)
         self._left_before = defaultdict(dict)
         for name, (entity, change) in effects.writes.items():
-            self._write(name, entity, change)
+            self._write(name, entity, change, step)
         self._emitted, self._answered = effects.emitted, effects.answered
         for execution in executions:
             if execution.writes or execution.events:
@@ -160,8 +165,10 @@ class RecordedDependencies:
                 return False
         return not (self._emitted and any(reads.events.values()))
 
-    def _needs(self, reads: Reads, step: Step, known: Needs, looked: Container[Area] = ()) -> Needs:
-        """What the last changes of all that was read need, except of some that are `known`.
+    def _needs(
+        self, reads: Reads, step: Step, agent: AgentId, looked: Container[Area] = ()
+    ) -> Needs:
+        """What the last changes of all that was read need, except of some that the agent knows.
 
         In the areas that were `looked` at in the step before, only its changes are not known.
         """
@@ -171,8 +178,7 @@ class RecordedDependencies:
             for since, entity in versions:
                 if (is_new or since == step) and entity is not None:
                     found.add(self._changes.get(entity.name))
-            left = self._left if is_new else self._left_before
-            found.update(self._gone(left, area, versions, known))
+            found.update(self._gone(area, versions, agent, is_new=is_new))
         needs: Needs = {}
         for change in found:
             if change is not None:
@@ -180,19 +186,33 @@ class RecordedDependencies:
         return needs
 
     def _gone(
-        self, left: _LeftPlaces, area: Area, versions: Sequence[Any], known: Needs
+        self, area: Area, versions: Sequence[Any], agent: AgentId, *, is_new: bool
     ) -> Iterable[_Change]:
-        """When those that are not among `versions` left the area, unless that is `known`."""
+        """When those that are not among `versions` left the area, unless the agent knows that.
+
+        If the area is not new to the agent, only those that left in the step before count.
+        """
         seen: set[str] | None = None
-        step_of = known.get
+        own, step_of, checked = self._names[agent], self._known[agent].get, self._checked[agent]
+        left = self._left if is_new else self._left_before
         for cell in self._cells.near(*area, left):
-            for name, gone in left[cell].items() if cell in left else ():
+            there = left[cell] if cell in left else {}
+            since = checked.get(cell, -1) if is_new else -1
+            newest: Step | None = None
+            for name in reversed(there):
+                gone = there[name]
+                if gone.step <= since:
+                    break
+                newest = gone.step if newest is None else newest
                 # Who knows the last time that an entity left knows the times before.
-                for agent, step in gone.latest:  # `_is_known`, which is slower
-                    if step_of(agent, -1) < step:
+                for other, step in gone.latest:  # `_is_known`, which is slower
+                    if step_of(other, -1) < step:
                         break
                 else:
                     continue
+                if name == own:
+                    continue
+                newest = gone.step - 1
                 if seen is None:
                     seen = {entity.name for _, entity in versions if entity is not None}
                 if name in seen:
@@ -200,6 +220,8 @@ class RecordedDependencies:
                 for place, change in gone.places.items():
                     if self._reach.metric.perceives(area[0], place, area[1]):
                         yield change
+            if is_new and newest is not None:
+                checked[cell] = newest
 
     def _heard(self, name: str, reads: Reads, step: Step, known: Needs) -> Iterable[_Change]:
         """The events that make a difference to the agent's observation, unless they are `known`."""
@@ -285,8 +307,8 @@ class RecordedDependencies:
         """A change that the actions of `names` make after these `reads`."""
         needs: Needs = {}
         known = [self._known[self._ids[name]] for name in names]
-        for each, of in zip(reads, known, strict=True):
-            _raise(needs, self._needs(each, step, of).items())
+        for each, name in zip(reads, names, strict=True):
+            _raise(needs, self._needs(each, step, self._ids[name]).items())
             for source in _sources(each):
                 _raise(needs, self._emitted[source])
         needs = {b: t for b, t in needs.items() if all(t > of.get(b, -1) for of in known)}
@@ -325,7 +347,7 @@ class RecordedDependencies:
             known = self._hashes[entity.name] = entity.state, value
         return entity.position, known[1]
 
-    def _write(self, name: str, entity: Entity | None, change: _Change) -> None:
+    def _write(self, name: str, entity: Entity | None, change: _Change, step: Step) -> None:
         before = self._digests.pop(name, None)
         self._changes[name] = change
         after = self._digest(entity)
@@ -336,8 +358,10 @@ class RecordedDependencies:
         if before is not None and (after is None or after[0] != before[0]):
             place = self._places.setdefault(before[0], before[0])
             for left in (self._left, self._left_before):
-                gone = left[self._cells.of(place)].setdefault(name, _Left({}, change))
+                there = left[self._cells.of(place)]
+                gone = there[name] = there.pop(name, None) or _Left({}, change, step)
                 gone.places[place] = gone.latest = change
+                gone.step = step
 
 
 class _Deaf(View):
