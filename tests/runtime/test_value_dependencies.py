@@ -5,8 +5,10 @@ and the same in every mode.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,30 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.client import Client
 from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet
-from metropolis.store.execution import ClusterEffects
+from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.trace.parquet import read_trace
-from metropolis.world.entities import Entity, Event
+from metropolis.world.base import Agent, World
+from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.state import Area, State
 from metropolis.world.transaction import Transaction, split_into_clusters
 from metropolis.world.view import Reads, View
-from tests.runtime.recorded_runs import STEPS, Ran, Row, Rows, SteadyMeadow, resolved, run, steady
+from tests.runtime.recorded_runs import (
+    STEPS,
+    Ran,
+    Row,
+    Rows,
+    SteadyMeadow,
+    observed,
+    resolved,
+    run,
+    steady,
+)
 
 # --- the dependencies suffice
 
@@ -115,6 +131,41 @@ def test_planted_faults_are_caught(plant: Callable[[pytest.MonkeyPatch], None]) 
         if first_wrong(ran) is not None:
             return
     pytest.fail("no world of 60 shows the fault")
+
+
+class Line(World):
+    """Ann stays; Ben walks by."""
+
+    perception_radius, max_velocity = 2, 1
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        return [Entity("ann", (0, 0), AGENT), Entity("ben", (-6, 0), AGENT)]
+
+    def observe(self, view: View) -> Any:
+        return [body.name for body in view.agents()]
+
+    def resolve(self, cluster: Transaction) -> None:
+        for member in cluster:
+            if member.name == "ben":
+                member.move((member.position[0] + 1, 0))
+
+
+@dataclass
+class Idle(Agent):
+    name: str
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        return None
+
+
+def test_steps_that_read_the_same_share_it() -> None:
+    executions: list[list[Execution]] = []
+    agents = [Idle("ann"), Idle("ben")]
+    with observed(executions):
+        Simulation(Line(), agents, Client(Scripted()), mode="lockstep").run(14)
+    reads = [(one.observed["ann"], one.resolved["ann"]) for (one,) in executions]
+    shared = [(one[0] is other[0], one[1] is other[1]) for one, other in pairwise(reads)]
+    assert shared == [(True, True)] * 3 + [(False, False)] * 6 + [(True, True)] * 4
 
 
 # --- and are as few as the definition says

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
-from metropolis.world.saving import restore, save
+from metropolis.world.saving import restore, save, save_json
 
 
 @dataclass
@@ -82,6 +82,11 @@ def test_a_dataclass_comes_back_as_it_was(villager: Villager) -> None:
     assert again._path == [], "fields with an underscore are not saved"
 
 
+@given(villagers)
+def test_json_is_that_of_the_plain_data(villager: Villager) -> None:
+    assert json.loads(bytes(save_json(villager))) == json.loads(json.dumps(save(villager)))
+
+
 class Counter(Agent):
     def __init__(self, name: str) -> None:
         self.name, self.count = name, 0
@@ -101,6 +106,7 @@ def test_two_methods_do_it_for_anything_else() -> None:
     counter.count = 7
     restore(again, save(counter))
     assert again.count == 7
+    assert json.loads(bytes(save_json(counter))) == {"count": 7}
 
 
 class Nothing(Agent):
@@ -133,8 +139,16 @@ class Holder(Agent):
     ],
 )
 def test_what_cannot_be_saved_is_refused(agent: Agent, sentence: str) -> None:
-    with pytest.raises(MetropolisError, match=sentence):
-        save(agent)
+    for saving in (save, save_json):
+        with pytest.raises(MetropolisError, match=sentence):
+            saving(agent)
+
+
+@pytest.mark.parametrize("held", [float("nan"), [float("inf")], "half \ud800"])
+def test_what_json_cannot_hold_is_refused(held: Any) -> None:
+    for saving in (save, save_json):
+        with pytest.raises(MetropolisError, match=r"'ann'.*cannot be saved"):
+            saving(Holder("ann", held))
 
 
 @pytest.mark.parametrize("change", [{"home": "north"}, {"home": None}, {"home": [1, 2, 3]}])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from metropolis.worlds.smallville.embedding import DIMENSIONS, hashed_words
 from metropolis.worlds.smallville.memory import IDLE, Memory, Node
 from metropolis.worlds.smallville.settings import PRESETS
+from metropolis.worlds.smallville.vectors import Vectors
 
 PAPER, CODE = PRESETS["paper"], PRESETS["code-1.0"]
 
@@ -198,3 +199,15 @@ def test_what_is_forgotten_is_never_recalled(occurrences: list[Any]) -> None:
         kept = [text for text in texts[old] if "cat" not in text]
         assert [memory.nodes[one].text for one in node.evidence] == kept
     assert all("cat" not in n.text for n in memory.retrieve("cat", 9, 100, hashed_words, PAPER))
+
+
+@given(st.lists(st.integers(0, DIMENSIONS), max_size=20), st.integers(0, 99))
+def test_vectors_are_those_that_were_added(filled: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    added, vectors = np.zeros((len(filled), DIMENSIONS), np.float32), Vectors()
+    for vector, count in zip(added, filled, strict=True):
+        places = random.choice(DIMENSIONS, count, replace=False)
+        vector[places] = random.normal(size=count)
+        vectors.append(vector)
+    question = random.normal(size=DIMENSIONS).astype(np.float32)
+    assert np.array_equal(vectors.products(question), added @ question)

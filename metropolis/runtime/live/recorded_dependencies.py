@@ -196,7 +196,7 @@ class RecordedDependencies:
         own, step_of, checked = self._names[agent], self._known[agent].get, self._checked[agent]
         left = self._left if is_new else self._left_before
         for cell in self._cells.near(*area, left):
-            there = left[cell] if cell in left else {}
+            there = left.get(cell, {})
             since = checked.get(cell, -1) if is_new else -1
             newest: Step | None = None
             for name in reversed(there):
