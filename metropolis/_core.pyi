@@ -275,6 +275,12 @@ class InstancePool:
         outstanding or is already aborted.
         """
 
+    def discard(self, id: int, now_sim_s: float) -> None:
+        """Free what the host keeps, or would keep, of an aborted request that will not come again.
+
+        ValueError for a time before the pool's.
+        """
+
     def reprioritize(self, priorities: Mapping[int, int], now_sim_s: float) -> None:
         """Give requests, waiting and running ones, another `Request.priority`, by id.
 

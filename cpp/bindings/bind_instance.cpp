@@ -206,6 +206,7 @@ void bind_instance(py::module_& m) {
       .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
       .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"),
            py::arg("keep") = false)
+      .def("discard", &InstancePool::discard, py::arg("id"), py::arg("now_sim_s"))
       .def("reprioritize", &InstancePool::reprioritize, py::arg("priorities"), py::arg("now_sim_s"))
       .def("next_event_sim_s", &InstancePool::next_event_sim_s)
       .def(

@@ -238,6 +238,12 @@ void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
                               " cannot be aborted: it is unknown, has ended or has been aborted");
 }
 
+void InstancePool::discard(RequestId id, double now_sim_s) {
+  impl_->check_time([id] { return name_of(id) + " is discarded"; }, now_sim_s);
+  impl_->process_until(now_sim_s);
+  for (Engine& engine : impl_->engines) engine.discard(id);
+}
+
 void InstancePool::reprioritize(const Priorities& priorities, double now_sim_s) {
   impl_->check_time([] { return std::string("requests are reprioritized"); }, now_sim_s);
   impl_->process_until(now_sim_s);

@@ -24,6 +24,14 @@ bool Engine::abort(RequestId id, bool keep, double now_sim_s, std::deque<Complet
   return true;
 }
 
+void Engine::discard(RequestId id) {
+  for (Aborting& one : aborting_) one.keep = one.keep && one.id != id;
+  const auto kept = kept_.find(id);
+  if (kept == kept_.end()) return;
+  host_used_blocks_ -= blocks_of(kept->second.swapped.tokens);
+  kept_.erase(kept);
+}
+
 bool Engine::runs(RequestId id) const {
   const auto has_id = [this, id](const auto& entry) { return slab_[entry.slot].rank.id == id; };
   return std::any_of(decodings_.begin(), decodings_.end(), has_id) ||

@@ -65,6 +65,9 @@ class Engine {
   // Whether the request was here and not yet aborted. Appends its completion if it leaves at once.
   bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
 
+  // Keeps nothing of an aborted request.
+  void discard(RequestId id);
+
   void reprioritize(const Priorities& priorities, double now_sim_s);
 
   bool waits(RequestId id) const { return waiting_.contains(id); }

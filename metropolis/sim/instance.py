@@ -193,6 +193,7 @@ class SimulatedInstance:
     def cancel(self, request_id: int, now_sim_s: float) -> None:
         """End a request, if there is one with this id; `advance` does not yield it."""
         if self._requests.pop(request_id, None) is None or request_id in self._leaving:
+            self._pool.discard(request_id, now_sim_s)
             return
         if not self._stops_loading(request_id, now_sim_s):
             self._leaving.add(request_id)

@@ -328,6 +328,14 @@ class ReferencePool:
             return
         raise ValueError(f"request {id} cannot be aborted")
 
+    def discard(self, id: int, now_sim_s: float) -> None:
+        """See `metropolis._core.InstancePool.discard`."""
+        self._pass(now_sim_s)
+        for instance in self._instances:
+            instance.kept.pop(id, None)
+            if id in instance.aborting:
+                instance.aborting[id] = False
+
     def reprioritize(self, priorities: Mapping[int, int], now_sim_s: float) -> None:
         """See `metropolis._core.InstancePool.reprioritize`."""
         self._pass(now_sim_s)

@@ -103,6 +103,7 @@ def use_pool(draw: Draw) -> None:
     actions = [
         lambda: draw.do("InstancePool.submit", pool, draw.whole(0, 20), request(draw), time()),
         lambda: draw.do("InstancePool.abort", pool, draw.whole(0, 20), time(), draw.flag()),
+        lambda: draw.do("InstancePool.discard", pool, draw.whole(0, 20), time()),
         lambda: draw.do("InstancePool.reprioritize", pool, priorities(draw), time()),
         advance,
         step,

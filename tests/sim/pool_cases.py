@@ -132,11 +132,13 @@ def run(
     aborts: Sequence[tuple[float, int, bool]] = (),
     looks: list[Seen] | None = None,
     changes: Sequence[Change] = (),
+    discards: Sequence[tuple[float, int]] = (),
 ) -> tuple[list[Event], Pool]:
     """Submit all requests and run to the end.
 
     Advances to each of `cuts` and aborts requests by their index on the way; those that are kept
-    come again at the next cut. `looks` gets what was to be seen after each abort, change and cut.
+    come again at the next cut, also if they are among `discards`. `looks` gets what was to be seen
+    after each of these.
     """
     pool = case.pool(kind)
     out: list[Event] = []
@@ -165,6 +167,7 @@ def run(
             *((now, 1 + keep, i) for now, i, keep in aborts),
             *((cut, 3, 0) for cut in cuts),
             *((now, 4, i) for i, (now, _) in enumerate(changes)),
+            *((now, 5, i) for now, i in discards),
         ]
     ):
         if what == 0:
@@ -175,6 +178,9 @@ def run(
         elif what == 4:
             priorities = changes[i][1].items()
             pool.reprioritize({case.ids[j % len(case.ids)]: new for j, new in priorities}, now)
+            look(refused=False)
+        elif what == 5:
+            pool.discard(case.ids[i % len(case.ids)], now)
             look(refused=False)
         else:
             id = case.ids[i % len(case.ids)]

@@ -16,20 +16,27 @@ from tests.sim.pool_cases import Case, Change, Seen, cases, run
 TIMES = st.floats(0, 3) | st.integers(0, 120).map(lambda n: n / 64)  # the grid of some cases
 ABORTS = st.lists(st.tuples(TIMES, st.integers(0, 24), st.booleans()), max_size=30)
 CUTS = st.lists(TIMES, max_size=30)
+DISCARDS = st.lists(st.tuples(TIMES, st.integers(0, 24)), max_size=8)
 CHANGES = st.lists(
     st.tuples(TIMES, st.dictionaries(st.integers(0, 24), st.integers(0, 3), max_size=8)), max_size=8
 )
 
 
-@given(cases(), ABORTS, CUTS, CHANGES)
+@given(cases(), ABORTS, CUTS, CHANGES, DISCARDS)
 @settings(max_examples=400, deadline=None)
 def test_native_equals_reference(
-    case: Case, aborts: list[tuple[float, int, bool]], cuts: list[float], changes: list[Change]
+    case: Case,
+    aborts: list[tuple[float, int, bool]],
+    cuts: list[float],
+    changes: list[Change],
+    discards: list[tuple[float, int]],
 ) -> None:
     native: list[Seen] = []
     expected: list[Seen] = []
-    of_native, native_pool = run(case, InstancePool, cuts, aborts, native, changes)
-    of_reference, reference_pool = run(case, ReferencePool, cuts, aborts, expected, changes)
+    of_native, native_pool = run(case, InstancePool, cuts, aborts, native, changes, discards)
+    of_reference, reference_pool = run(
+        case, ReferencePool, cuts, aborts, expected, changes, discards
+    )
     assert native == expected
     assert of_native == of_reference
     assert native_pool.preemptions() == reference_pool.preemptions()
@@ -214,3 +221,26 @@ def test_a_request_kept_by_the_host_resumes_with_its_blocks(
     (ended,) = pool.advance(inf)
     assert 1000 * ended.last_token_sim_s == pytest.approx(ends_ms)
     assert (pool.status().kv_host_blocks, pool.status().swapped_blocks) == (0, 2 * kept)
+
+
+@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+@pytest.mark.parametrize("discarded_sim_s", [0.0096, 0.1])
+def test_a_discarded_request_is_kept_no_longer(
+    kind: type[InstancePool | ReferencePool], discarded_sim_s: float
+) -> None:
+    """Before it has left, and after."""
+    profile = Profile(
+        g_ms=1.0, kv_capacity_tokens=16, block_tokens=4,
+        kv_bytes_per_token=250_000, pcie_gb_per_s=1.0, host_gb=1.0,
+    )  # fmt: skip
+    pool = kind(profile, preemption="swap")
+    pool.submit(0, Request(8, 4), 0.0)
+    pool.abort(0, 0.0095, keep=True)
+    pool.discard(0, discarded_sim_s)
+    assert len(pool.advance(0.1)) == 1
+    assert pool.status().kv_host_blocks == 0
+    pool.submit(0, Request(11, 1), 0.1)
+    (ended,) = pool.advance(inf)
+    # blocks that had been copied out are charged
+    out_ms = 3 if discarded_sim_s == 0.1 else 0
+    assert 1000 * ended.last_token_sim_s == pytest.approx(100 + 11 + out_ms)

@@ -15,6 +15,7 @@ from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.agentix.policy import Atlas
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
+from metropolis.sim.instance import SimulatedInstance, SimulatedRequest, Start
 from metropolis.sim.options import PoolOptions, Preemption
 from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.generate import agentix
@@ -132,6 +133,23 @@ def test_a_preempted_long_answer_lets_a_short_one_pass_and_resumes(
     # a requeued request computes its tokens again, but none is generated twice
     alone_s = InstancePool.isolated_sim_s(engine, Request(10, 100))
     assert max(ended_s.values()) == pytest.approx(alone_s + 0.1, rel=0.2)
+
+
+@pytest.mark.parametrize("waits_s", [0.0, 0.5])
+def test_the_host_keeps_nothing_of_a_cancelled_request(waits_s: float) -> None:
+    """Cancelled while it leaves its place, and while it waits for another."""
+    engine = profile()
+    engine.g_ms = 1.0
+    instance = SimulatedInstance(0, engine, PoolOptions(preemption="swap"))
+    instance.submit(SimulatedRequest(QueuedRequest(0, "p", "f", 100, 0.0, 0.0), 50), 0, 0.0, Start())
+    instance.abort(0, 0.255)
+    assert len(list(instance.advance(0.255 + waits_s))) == (waits_s > 0)
+    instance.cancel(0, 0.255 + waits_s)
+    assert list(instance.advance(1.0)) == []
+    again = SimulatedRequest(QueuedRequest(0, "p", "f", 100, 1.0, 1.0), 1)
+    instance.submit(again, 0, 1.0, Start())
+    (served,) = instance.advance(2.0)
+    assert served.latency_s > 0.1  # it computes the whole prompt
 
 
 @pytest.mark.parametrize("name", agentix.WORKLOADS)

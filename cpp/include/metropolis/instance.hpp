@@ -141,6 +141,10 @@ class InstancePool {
   // std::invalid_argument for a request that is not outstanding or is already aborted.
   void abort(RequestId id, double now_sim_s, bool keep = false);
 
+  // Frees what the host keeps, or would keep, of an aborted request that will not come again.
+  // Throws std::invalid_argument for a time like submit().
+  void discard(RequestId id, double now_sim_s);
+
   // Gives requests, waiting and running ones, another Request::priority. Ids that are not
   // outstanding are ignored. Throws std::invalid_argument for a time like submit().
   void reprioritize(const Priorities& priorities, double now_sim_s);
