@@ -240,9 +240,10 @@ class InstancePool:
     """Data-parallel replicas behind a least-loaded dispatcher.
 
     `preemption`: treatment of a preempted sequence's KV blocks: "recompute" drops them, "swap"
-    copies them to host memory and back if they fit there (the swap space of vLLM; Agentix §4.2.2:
-    all blocks of a sequence in one copy). `decision_iterations`: multi-step scheduling as in vLLM
-    0.6: iterations between decisions to admit, preempt or finish requests.
+    copies them to host memory and back if they fit there, those in the prefix cache when they are
+    evicted; "swap_all" copies all of them, evicted or not (vLLM 0.6). `decision_iterations`:
+    multi-step scheduling as in vLLM 0.6: iterations between decisions to admit, preempt or finish
+    requests.
 
     `schedule`: "mixed": decoding sequences go first in an iteration, prefills get the rest (vLLM
     v1); "prefill_first": prefills have iterations of their own, which precede decoding (SGLang,
@@ -257,7 +258,7 @@ class InstancePool:
         profile: Profile,
         instances: int = 1,
         prefix_reuse: bool = False,
-        preemption: Literal["recompute", "swap"] = "recompute",
+        preemption: Literal["recompute", "swap", "swap_all"] = "recompute",
         decision_iterations: int = 1,
         schedule: Literal["mixed", "prefill_first"] = "mixed",
         chunked_prefill: bool = True,
@@ -347,7 +348,7 @@ def simulate(
     instances: int = 1,
     prefix_reuse: bool = False,
     concurrency: int = 0,
-    preemption: Literal["recompute", "swap"] = "recompute",
+    preemption: Literal["recompute", "swap", "swap_all"] = "recompute",
     decision_iterations: int = 1,
     schedule: Literal["mixed", "prefill_first"] = "mixed",
     chunked_prefill: bool = True,

@@ -1,6 +1,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -24,25 +25,29 @@ Column<T> optional_column(const std::optional<py::object>& given, const char* na
   return given ? column_of<T>(*given, name) : Column<T>(0);
 }
 
-// Whether `value` is `second`; throws if it is neither `first` nor `second`.
-bool is_second(const std::string& value, const char* option, const char* first,
-               const char* second) {
-  if (value == first || value == second) return value == second;
-  throw py::value_error(std::string(option) + " is '" + value + "', but must be " + first + " or " +
-                        second);
+// The enumerator that is named `value`, if `names` are those of all in order; throws if none is.
+template <typename Enum>
+Enum enumerator_of(const std::string& value, const char* option,
+                   const std::vector<std::string>& names) {
+  const auto found = std::find(names.begin(), names.end(), value);
+  if (found != names.end()) return static_cast<Enum>(found - names.begin());
+  std::string choices = names.front();
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    choices += (i + 1 < names.size() ? ", " : " or ") + names[i];
+  }
+  throw py::value_error(std::string(option) + " is '" + value + "', but must be " + choices);
 }
 
 InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
                                const std::string& preemption, std::int32_t decision_iterations,
                                const std::string& schedule, bool chunked_prefill, double watermark,
                                bool surplus) {
-  const bool swaps = is_second(preemption, "preemption", "recompute", "swap");
-  const bool prefill_first = is_second(schedule, "schedule", "mixed", "prefill_first");
   return {.instances = instances,
           .prefix_reuse = prefix_reuse,
-          .preemption = swaps ? Preemption::SWAP : Preemption::RECOMPUTE,
+          .preemption = enumerator_of<Preemption>(preemption, "preemption",
+                                                  {"recompute", "swap", "swap_all"}),
           .decision_iterations = decision_iterations,
-          .schedule = prefill_first ? Schedule::PREFILL_FIRST : Schedule::MIXED,
+          .schedule = enumerator_of<Schedule>(schedule, "schedule", {"mixed", "prefill_first"}),
           .chunked_prefill = chunked_prefill,
           .watermark = watermark,
           .surplus = surplus};

@@ -39,7 +39,7 @@ void check_options(const Profile& profile, const InstancePoolOptions& options) {
                                 " tokens; their product must be at most " +
                                 std::to_string(limits::BLOCK_PHASES_MAX));
   }
-  if (options.preemption == Preemption::SWAP &&
+  if (options.preemption != Preemption::RECOMPUTE &&
       !(profile.kv_bytes_per_token > 0 && profile.pcie_gb_per_s > 0 && profile.host_gb > 0)) {
     throw std::invalid_argument(
         "preemption by swap needs the profile fields kv_bytes_per_token, pcie_gb_per_s and "

@@ -20,12 +20,13 @@ Engine::Engine(const Profile& profile, const CostModel& cost, const InstancePool
       prefill_first_(options.schedule == Schedule::PREFILL_FIRST),
       chunked_prefill_(options.chunked_prefill),
       surplus_(options.surplus),
+      swaps_all_(options.preemption == Preemption::SWAP_ALL),
       watermark_blocks_(static_cast<std::int64_t>(
           options.watermark *
           static_cast<double>(profile.kv_capacity_tokens / profile.block_tokens))),
-      host_blocks_(options.preemption == Preemption::SWAP
-                       ? static_cast<std::int64_t>(profile.host_gb * 1e9 / block_bytes(profile))
-                       : 0),
+      host_blocks_(options.preemption == Preemption::RECOMPUTE
+                       ? 0
+                       : static_cast<std::int64_t>(profile.host_gb * 1e9 / block_bytes(profile))),
       index_(index),
       free_blocks_(profile.kv_capacity_tokens / profile.block_tokens),
       next_event_sim_s_(NEVER),

@@ -7,7 +7,8 @@
 //     sequence of the largest rank is preempted: its blocks are freed and it waits again. Later it
 //     prefills its prompt and its tokens; or, with preemption by swap, it decodes on with the
 //     blocks copied to the host, if they fitted there. Copying delays the iteration. Blocks in the
-//     prefix cache are copied when they are evicted, which delays the iteration that misses them.
+//     prefix cache are copied when they are evicted, which delays the iteration that misses them;
+//     with SWAP_ALL they are copied like the others, out and in, also if they are still cached.
 //  3. The rest of `chunk_tokens` goes to the partial prefill, then to waiting sequences by rank, as
 //     long as there is room for a sequence and for all the blocks of its prefill; the first that
 //     does not fit ends admission. An iteration that preempts admits no sequence. Unless the engine
@@ -204,6 +205,7 @@ class Engine {
   const bool prefill_first_;
   const bool chunked_prefill_;
   const bool surplus_;
+  const bool swaps_all_;
   const std::int64_t watermark_blocks_;
   const std::int64_t host_blocks_;
   const std::int32_t index_;

@@ -55,10 +55,11 @@ void Engine::swap_out(Sequence& sequence) {
   const std::int64_t blocks = blocks_of(sequence.computed_tokens);
   if (host_used_blocks_ + blocks > host_blocks_) return;
   share_blocks(sequence);
+  const std::int64_t copied = swaps_all_ ? blocks : sequence.own_blocks;
   sequence.swapped = {static_cast<std::int32_t>(sequence.computed_tokens),
-                      static_cast<std::int32_t>(sequence.own_blocks), sequence.has_token()};
+                      static_cast<std::int32_t>(copied), sequence.has_token()};
   host_used_blocks_ += blocks;
-  swapped_blocks_ += sequence.own_blocks;
+  swapped_blocks_ += copied;
 }
 
 // Keeps the host's copy after the sequence has left, which shares no more blocks.
@@ -116,10 +117,12 @@ bool Engine::may_fill(const Kept& kept) const {
 }
 
 // Copies back the blocks that the prefix cache lacks; those it evicted were copied out as well.
+// With SWAP_ALL all blocks are copied back.
 void Engine::swap_in(Sequence& sequence) {
   if (sequence.swapped.tokens == 0) return;
   const std::int64_t blocks = blocks_of(sequence.swapped.tokens);
-  const std::int64_t missing = std::max<std::int64_t>(0, blocks - sequence.shared_blocks);
+  const std::int64_t on_gpu = swaps_all_ ? 0 : sequence.shared_blocks;
+  const std::int64_t missing = std::max<std::int64_t>(0, blocks - on_gpu);
   host_used_blocks_ -= blocks;
   swapped_blocks_ += missing + std::max<std::int64_t>(0, missing - sequence.swapped.copied_blocks);
   sequence.computed_tokens =

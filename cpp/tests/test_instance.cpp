@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -286,7 +287,8 @@ TEST_CASE("random workloads give the same completions, whole or in slices") {
     profile.kv_bytes_per_token = 1000;
     profile.pcie_gb_per_s = 0.01;
     profile.host_gb = 1e-4;
-    const auto preemption = seed % 3 == 0 ? Preemption::SWAP : Preemption::RECOMPUTE;
+    const auto preemption = std::array{Preemption::SWAP, Preemption::RECOMPUTE,
+                                       Preemption::SWAP_ALL}[static_cast<std::size_t>(seed % 3)];
     const InstancePoolOptions options{draw(1, 3), seed % 2 == 0, preemption, seed % 5 == 0 ? 2 : 1};
     InstancePool whole(profile, options), sliced(profile, options);
     std::vector<Completion> of_whole, of_sliced;

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Preemption = Literal["recompute", "swap"]
-"""Treatment of a preempted request's KV; "swap" needs the profile's host and PCIe fields."""
+Preemption = Literal["recompute", "swap", "swap_all"]
+"""Treatment of a preempted request's KV: dropped, or copied to the host. "swap" copies a block when
+the prefix cache drops it, "swap_all" all blocks at once, and all of them back, as vLLM 0.6. Both
+need the profile's host and PCIe fields."""
 
 Schedule = Literal["mixed", "prefill_first"]
 """Whether prefills share iterations with decoding requests or precede them in their own."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, nextafter
+from typing import Any
 
 from metropolis._core import Profile, Request
-from metropolis.sim.options import PoolOptions, Preemption, Schedule
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.reference_memory import SHARE, Memory, Sequence
 
 SCALE = 2**60
@@ -287,27 +288,10 @@ class ReferencePool:
     """Behaves like `metropolis._core.InstancePool`."""
 
     def __init__(
-        self,
-        profile: Profile,
-        instances: int = 1,
-        prefix_reuse: bool = False,
-        preemption: Preemption = "recompute",
-        decision_iterations: int = 1,
-        schedule: Schedule = "mixed",
-        chunked_prefill: bool = True,
-        watermark: float = 0.0,
-        surplus: bool = False,
+        self, profile: Profile, instances: int = 1, *options: Any, **named_options: Any
     ) -> None:
-        options = PoolOptions(
-            prefix_reuse,
-            preemption,
-            decision_iterations,
-            schedule,
-            chunked_prefill,
-            watermark,
-            surplus,
-        )
-        self._instances = [_Instance(profile, options, index=i) for i in range(instances)]
+        chosen = PoolOptions(*options, **named_options)
+        self._instances = [_Instance(profile, chosen, index=i) for i in range(instances)]
         self._unreported: list[Completion] = []
 
     def submit(self, id: int, request: Request, now_sim_s: float) -> None:

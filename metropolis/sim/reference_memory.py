@@ -154,7 +154,8 @@ class Memory:
             self.cached[tokens].references += 1
         sequence.shared = found
         self.prefix_hit_tokens += len(found) * step
-        missing = max(0, self.blocks_of(sequence.swapped) - len(found))
+        on_gpu = 0 if self._swaps_all else len(found)
+        missing = max(0, self.blocks_of(sequence.swapped) - on_gpu)
         self.swapped_blocks += missing + max(0, missing - sequence.copied)  # in, and earlier out
         sequence.computed = max(len(found) * step, sequence.swapped)
         sequence.swapped = sequence.copied = 0
@@ -184,12 +185,14 @@ class Memory:
         self.preemptions += 1
 
     def swap_out(self, sequence: Sequence) -> None:
-        """Copy the blocks outside the prefix cache to the host, if all of them fit."""
+        """Copy the blocks, or those outside the prefix cache, to the host, if all of them fit."""
         blocks = self.blocks_of(sequence.computed)
-        if self.options.preemption == "swap" and self.host_blocks() + blocks <= self._host_room():
+        swaps = self.options.preemption != "recompute"
+        if swaps and self.host_blocks() + blocks <= self._host_room():
             self.share(sequence)
-            sequence.swapped, sequence.copied = sequence.computed, sequence.blocks
-            self.swapped_blocks += sequence.blocks
+            sequence.swapped = sequence.computed
+            sequence.copied = blocks if self._swaps_all else sequence.blocks
+            self.swapped_blocks += sequence.copied
 
     def restore(self, sequence: Sequence) -> None:
         """Give a sequence what the host keeps of it; it decodes from its last token."""
@@ -213,6 +216,10 @@ class Memory:
         left = sequence.request.output_tokens - sequence.generated - sequence.ahead
         is_whole = len(on_gpu) == tokens // self.profile.block_tokens
         return sequence.has_token and left > 1 and is_whole
+
+    @property
+    def _swaps_all(self) -> bool:
+        return self.options.preemption == "swap_all"
 
     def host_blocks(self) -> int:
         """Number of blocks swapped out to the host."""

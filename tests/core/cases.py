@@ -69,7 +69,7 @@ def pool_of(draw: Draw) -> Any:
     return draw.do(
         "InstancePool",
         *(profile(draw), draw.whole(1, 3), draw.flag()),
-        *(draw.one_of("recompute", "swap"), draw.whole(1, 4)),
+        *(draw.one_of("recompute", "swap", "swap_all"), draw.whole(1, 4)),
     )
 
 
@@ -135,7 +135,7 @@ def use_simulate(draw: Draw) -> None:
         "instances": lambda: draw.whole(1, 3),
         "prefix_reuse": draw.flag,
         "concurrency": lambda: draw.whole(0, 4),
-        "preemption": lambda: draw.one_of("recompute", "swap"),
+        "preemption": lambda: draw.one_of("recompute", "swap", "swap_all"),
         "decision_iterations": lambda: draw.whole(1, 4),
         "schedule": lambda: draw.one_of("mixed", "prefill_first"),
         "chunked_prefill": draw.flag,

@@ -64,7 +64,7 @@ def cases(draw: st.DrawFn, reuse: bool = True) -> Case:
     )  # fmt: skip
     options = PoolOptions(
         draw(st.booleans()),
-        draw(st.sampled_from(["recompute", "swap"])),
+        draw(st.sampled_from(["recompute", "swap", "swap_all"])),
         draw(st.sampled_from([1, 1, 2, 3, 8])),
         draw(st.sampled_from(["mixed", "prefill_first"])),
         draw(st.booleans()),

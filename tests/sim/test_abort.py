@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request
+from metropolis.sim.options import Preemption
 from metropolis.sim.reference import ReferencePool
 from tests.sim.pool_cases import Case, Change, Seen, cases, run
 
@@ -221,6 +222,26 @@ def test_a_request_kept_by_the_host_resumes_with_its_blocks(
     (ended,) = pool.advance(inf)
     assert 1000 * ended.last_token_sim_s == pytest.approx(ends_ms)
     assert (pool.status().kv_host_blocks, pool.status().swapped_blocks) == (0, 2 * kept)
+
+
+@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+@pytest.mark.parametrize(("preemption", "copied"), [("swap", 1), ("swap_all", 3)])
+def test_all_blocks_are_copied_although_the_cache_has_them(
+    kind: type[InstancePool | ReferencePool], preemption: Preemption, copied: int
+) -> None:
+    profile = Profile(
+        g_ms=1.0, kv_capacity_tokens=16, block_tokens=4,
+        kv_bytes_per_token=250_000, pcie_gb_per_s=1.0, host_gb=1.0,
+    )  # fmt: skip
+    pool = kind(profile, prefix_reuse=True, preemption=preemption)
+    pool.submit(0, Request(8, 4, 0, [(0, 12)]), 0.0)
+    pool.abort(0, 0.0095, keep=True)
+    pool.advance(0.1)
+    assert (pool.status().kv_cached_blocks, pool.status().swapped_blocks) == (2, copied)
+    pool.submit(0, Request(11, 1, 0, [(0, 12)]), 0.1)
+    (ended,) = pool.advance(inf)
+    assert 1000 * ended.last_token_sim_s == pytest.approx(100 + 1 + 2 * copied)
+    assert pool.status().swapped_blocks == 2 * copied
 
 
 @pytest.mark.parametrize("kind", [InstancePool, ReferencePool])

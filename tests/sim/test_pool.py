@@ -198,7 +198,9 @@ def test_bad_input_is_refused() -> None:
         InstancePool(profile, instances=0)
     with pytest.raises(ValueError, match="field b_ms is -1"):
         InstancePool(Profile(w_ms=1.0, b_ms=-1.0, kv_capacity_tokens=64))
-    with pytest.raises(ValueError, match="preemption is 'move', but must be recompute or swap"):
+    with pytest.raises(
+        ValueError, match="preemption is 'move', but must be recompute, swap or swap_all"
+    ):
         InstancePool(profile, preemption="move")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="swap needs the profile fields kv_bytes_per_token"):
         InstancePool(profile, preemption="swap")

@@ -21,7 +21,7 @@ from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.generate import agentix
 
 SLOTS = 3
-PREEMPTIONS: tuple[Preemption, ...] = ("recompute", "swap")
+PREEMPTIONS: tuple[Preemption, ...] = ("recompute", "swap", "swap_all")
 
 
 def profile(kv_capacity_tokens: int = 4096) -> Profile:
@@ -141,7 +141,9 @@ def test_the_host_keeps_nothing_of_a_cancelled_request(waits_s: float) -> None:
     engine = profile()
     engine.g_ms = 1.0
     instance = SimulatedInstance(0, engine, PoolOptions(preemption="swap"))
-    instance.submit(SimulatedRequest(QueuedRequest(0, "p", "f", 100, 0.0, 0.0), 50), 0, 0.0, Start())
+    instance.submit(
+        SimulatedRequest(QueuedRequest(0, "p", "f", 100, 0.0, 0.0), 50), 0, 0.0, Start()
+    )
     instance.abort(0, 0.255)
     assert len(list(instance.advance(0.255 + waits_s))) == (waits_s > 0)
     instance.cancel(0, 0.255 + waits_s)

@@ -96,8 +96,9 @@ struct InstanceStatus {
 };
 
 // Treatment of a preempted sequence's KV blocks: dropped and recomputed, or copied to host memory
-// and back if they fit there.
-enum class Preemption { RECOMPUTE, SWAP };
+// and back if they fit there. SWAP copies those in the prefix cache when they are evicted, SWAP_ALL
+// all of them, evicted or not (vLLM 0.6).
+enum class Preemption { RECOMPUTE, SWAP, SWAP_ALL };
 
 // Iterations with prefills. MIXED: decoding sequences go first, prefills get the rest (vLLM v1).
 // PREFILL_FIRST: prefills have an iteration of their own, and decoding waits until none is left
