@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metropolis._core import InstancePool
 from metropolis.bench import agentix
 from metropolis.bench.agentix.measure import Bench, Measured, Throughput, throughput_at
-from metropolis.bench.agentix.systems import AGENTIX, SYSTEMS, VLLM, VLLM_OPT
+from metropolis.bench.agentix.systems import AGENTIX, FINE_MLFQ, SYSTEMS, VLLM, VLLM_OPT
 from metropolis.bench.agentix.tables import max_ratio, over_seeds, pooled, ratios_of
 from metropolis.sim.profiles import load_profile
 
@@ -61,12 +61,19 @@ def test_the_maximum_covers_every_latency_measured_for_both() -> None:
 
 def test_an_instance_is_busy_at_its_busy_rate() -> None:
     """Well below the rate waits are short; well above it latency is a multiple."""
-    bench = Bench("llama-3-8b/a100", sequences=128, programs=400, seed=1)
+    bench = Bench("llama-3-8b/a100", sequences=32, programs=400, seed=1)
     per_s = bench.busy_per_s("BFCL", VLLM_OPT)
     assert per_s > 2 * bench.busy_per_s("BFCL", VLLM)
     low, high = (bench.run("BFCL", VLLM_OPT, load * per_s) for load in (0.5, 2.0))
     assert high.average_ms > 2 * low.average_ms
     assert bench.run("BFCL", AGENTIX, 2.0 * per_s).average_ms < high.average_ms
+
+
+def test_copies_at_every_preemption_take_time() -> None:
+    bench = Bench("llama-3-8b/a100", sequences=8, programs=50, seed=0)
+    per_s = 2 * bench.busy_per_s("LATS", FINE_MLFQ)
+    fewer_copies = replace(bench, preemption="swap").run("LATS", FINE_MLFQ, per_s)
+    assert bench.run("LATS", FINE_MLFQ, per_s).average_ms > 1.2 * fewer_copies.average_ms
 
 
 @pytest.mark.parametrize(

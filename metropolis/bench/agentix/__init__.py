@@ -24,6 +24,7 @@ from metropolis.bench.agentix.tables import (
     PAPER_TIMES,
     show,
 )
+from metropolis.sim.options import Preemption
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
 LOADS = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
@@ -97,6 +98,14 @@ def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
     show_default=True,
     help="Maximum sequences an instance decodes at once: with fewer, fewer programs saturate it.",
 )
+@click.option(
+    "--preemption",
+    type=click.Choice(["swap", "swap_all"]),
+    default="swap_all",
+    show_default=True,
+    help="Whether a preempted request's KV blocks are copied as the prefix cache drops them, or "
+    "all at once and back, as in vLLM 0.6.",
+)
 @SEEDS
 @only_of(PARTS)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
@@ -104,6 +113,7 @@ def command(
     programs: int,
     profile: str,
     sequences: int,
+    preemption: Preemption,
     seeds: tuple[int, ...],
     only: tuple[str, ...],
     as_json: bool,
@@ -114,7 +124,8 @@ def command(
     number of chats per instance; other workloads get as many programs as take about as long.
     """
     chosen = [run for run in runs() if run.part in (only or PARTS)]
-    tasks = [(Bench(profile, sequences, programs, seed), run) for seed in seeds for run in chosen]
+    benches = [Bench(profile, sequences, programs, seed, preemption) for seed in seeds]
+    tasks = [(bench, run) for bench in benches for run in chosen]
     found: dict[str, list[Measured]] = {run.part: [] for run in chosen}
     for (_, run), measured in in_processes(_measure, tasks, "runs", _description):
         found[run.part].append(measured)
@@ -122,6 +133,7 @@ def command(
         settings = {
             "profile": profile,
             "sequences": sequences,
+            "preemption": preemption,
             "seeds": seeds,
             "programs": programs,
         }
@@ -135,6 +147,6 @@ def command(
         return
     show(found, Console())
     click.echo(
-        f"{programs} chats per instance, {profile}, {sequences} sequences at once; all simulated, "
-        "lengths are estimates"
+        f"{programs} chats per instance, {profile}, {sequences} sequences at once, "
+        f"preemption by {preemption}; all simulated, lengths are estimates"
     )

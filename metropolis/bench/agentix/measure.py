@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
 
@@ -12,6 +12,7 @@ import numpy as np
 from metropolis.bench.agentix.systems import System
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.options import Preemption
 from metropolis.sim.workload_simulation import WorkloadResult, WorkloadSimulation
 from metropolis.trace.generate.agentix import workload
 
@@ -50,6 +51,8 @@ class Bench:
     programs: int
     """Number of chats; programs with more calls are fewer, see `count`."""
     seed: int
+    preemption: Preemption = "swap_all"
+    """How the systems that preempt by swap copy."""
 
     def count(self, name: str) -> int:
         """Return the number of programs of a workload that take about as long as the chats."""
@@ -67,12 +70,15 @@ class Bench:
         policy = system.policy or ("plas" if name in SINGLE_THREADED else "atlas")
         instance = system.instance(self.profile, self.sequences)
         fleet = SimulatedFleet((instance,) * instances)
+        pool = system.pool
+        if pool.preemption != "recompute":
+            pool = replace(pool, preemption=self.preemption)
         served = WorkloadSimulation(
             arriving,
             fleet.profiles,
             named(POLICIES, policy + system.options)(),
             named(DISPATCHERS, system.dispatcher)(fleet.dispatcher_view()),
-            system.pool,
+            pool,
         ).run()
         return _summarize(self.seed, name, system, instances, per_s, served, arriving[0].arrival_s)
 

@@ -3,7 +3,9 @@
 The engine is vLLM 0.6.1. As vLLM and vLLM-opt differ there, so do the simulated ones: vLLM has
 neither chunked prefill nor a prefix cache, and the CPU prepares each of its iterations; vLLM-opt
 has both, and the CPU prepares STEPS iterations at a time. MLFQ and Agentix are built on vLLM-opt.
-Agentix alone fills the places of requests that complete between two decisions (§4.2.2).
+Agentix alone fills the places of requests that complete between two decisions (§4.2.2). When vLLM
+0.6.1 preempts by swap, it copies all blocks of a request out and back, with a prefix cache as well;
+Agentix replaces only the kernel that copies them (§5).
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def _add_cpu(profile: Profile) -> None:
 
 VLLM = System("vLLM", "fcfs", ENGINE_RULES["vllm-v0"].options(), engine="vllm-v0")
 VLLM_OPT = System("vLLM-opt", "fcfs", PoolOptions(prefix_reuse=True, decision_iterations=STEPS))
-_SWAP = replace(VLLM_OPT.pool, preemption="swap")
+_SWAP = replace(VLLM_OPT.pool, preemption="swap_all")
 MLFQ = System("MLFQ", "mlfq", _SWAP, copies_slower=SLOW_COPIES)
 AGENTIX = System("Agentix", "", replace(_SWAP, surplus=True), dispatcher="agentix")
 FINE = ":quanta_s=0.2/0.4/0.8/1.6/3.2/6.4/12.8/25.6/51.2"
