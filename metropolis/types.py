@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 AgentId = int
 Step = int
@@ -31,16 +31,14 @@ class AgentError(MetropolisError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, gc=False):
     """Event: the cluster `agents` (ascending) finished its step and is now at `positions`."""
 
     agents: tuple[AgentId, ...]
     positions: tuple[Position, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """Command: run `step` for the cluster `agents` (ascending)."""
 
     step: Step

@@ -38,8 +38,7 @@ class ReplacedState:
     mind: Parts
 
 
-@dataclass(slots=True)
-class Lease:
+class Lease(msgspec.Struct, gc=False):
     """A claim of a cluster."""
 
     number: int
