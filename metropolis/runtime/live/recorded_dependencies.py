@@ -359,7 +359,8 @@ class RecordedDependencies:
             place = self._places.setdefault(before[0], before[0])
             for left in (self._left, self._left_before):
                 there = left[self._cells.of(place)]
-                gone = there[name] = there.pop(name, None) or _Left({}, change, step)
+                gone = there.pop(name) if name in there else _Left({}, change, step)
+                there[name] = gone
                 gone.places[place] = gone.latest = change
                 gone.step = step
 
