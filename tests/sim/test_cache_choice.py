@@ -346,10 +346,10 @@ def test_a_request_may_leave_before_its_cache_has_arrived() -> None:
     instance.withdraw(1, 1.0)  # it has left
     assert instance.next_event_sim_s() == inf
     # it can be placed here again, and cancelled
-    for aborts in (False, True):
-        instance.submit(request, 0, 2.0, Start(TOKENS, SHARE, 6.0))
+    for aborts, now_sim_s in ((False, 2.0), (True, 5.0)):
+        instance.submit(request, 0, now_sim_s, Start(TOKENS, SHARE, now_sim_s + 4.0))
         if aborts:
-            instance.abort(1, 3.0)
-        instance.cancel(1, 3.0)
-        assert [*instance.advance(4.0)] == []
+            instance.abort(1, now_sim_s + 1.0)
+        instance.cancel(1, now_sim_s + 1.0)
+        assert [*instance.advance(now_sim_s + 2.0)] == []
         assert instance.next_event_sim_s() == inf
