@@ -12,11 +12,10 @@ from metropolis._core import Profile
 from metropolis.bench._real_run import TOKENS_MAX, Run, simulate_run
 from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import ProfileEntry, load_entry, profile_names
+from metropolis.sim.profiles import COSTS, ProfileEntry, load_entry, profile_names
 from metropolis.types import MetropolisError
 
 STATISTICS = ("ttft_mean_s", "ttft_p50_s", "tpot_mean_s", "latency_mean_s")
-COSTS = ("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "k_mixed_ms", "q_ms", "c_ms", "d_ms", "e_ms")
 
 Values = dict[str, float | None]
 """A value for each of STATISTICS; None where there is none."""

@@ -20,6 +20,7 @@ from metropolis.plan.machine import ExecutionPlan, Machine
 from metropolis.plan.placement import Gpus, place
 from metropolis.plan.work import Remaining, Run, Times, remaining_after, run
 from metropolis.plan.workload import Workload
+from metropolis.sim.profiles import COSTS
 
 Stage: TypeAlias = Mapping[str, ExecutionPlan]
 """Node -> plan."""
@@ -297,8 +298,7 @@ class Timeline:
 def _slower(profile: Profile, factor: float) -> Profile:
     if factor == 1.0:
         return profile
-    names = ("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms", "d_ms", "e_ms")
     changed = copy(profile)
-    for name in names:
+    for name in COSTS:
         setattr(changed, name, getattr(profile, name) * factor)
     return changed

@@ -25,6 +25,7 @@ from metropolis.sim.architecture import GPUS, Architecture, architectures, deriv
 from metropolis.types import MetropolisError
 
 __all__ = [
+    "COSTS",
     "Profile",
     "ProfileEntry",
     "load_entry",
@@ -36,9 +37,10 @@ __all__ = [
 
 FOLDER = Path(__file__).parent / "profiles"
 
+COSTS = ("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "k_mixed_ms", "q_ms", "c_ms", "d_ms", "e_ms")
+"""The fields of a profile that are milliseconds of an iteration."""
 _NUMBERS = {
-    *("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms"),
-    *("d_ms", "e_ms"),
+    *COSTS,
     *("pcie_gb_per_s", "host_gb", "link_gb_per_s"),
 }
 _COUNTS = {

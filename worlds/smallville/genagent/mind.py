@@ -59,7 +59,7 @@ def _node(fields: Fields, midnight: datetime, index: dict[int, int], at: int) ->
     if kind not in KINDS:
         raise fields.wrong("type", " or ".join(KINDS))
     subject, predicate, what = (fields.text(of) for of in ("subject", "predicate", "object"))
-    created = _moment(fields, "created", _CREATED)
+    moment = _moment(fields, "created", _CREATED)
     if kind == "chat":
         pair = f"{subject} and {what} are"
         about = text.removeprefix(f"{pair} ").removeprefix("conversing about ")
@@ -68,7 +68,7 @@ def _node(fields: Fields, midnight: datetime, index: dict[int, int], at: int) ->
     return Node(
         cast(Literal["event", "thought", "chat"], kind),
         text,
-        round((created - midnight).total_seconds()),
+        round((moment - midnight).total_seconds()),
         min(10, max(1, round(fields.number("poignancy")))),
         subject,
         predicate,
