@@ -22,6 +22,7 @@ from tests.plan.small_runs import schedule, stub
 
 COMMAND = [sys.executable, "-c", "from metropolis.cli import main; main()", "plan", "run"]
 ITEMS = 60
+PATIENCE_S = 30.0
 APPLICATION = """
 name = "two"
 machine.gpus = 4
@@ -72,7 +73,7 @@ def running(application: Path, mean_ms: float) -> Iterator[subprocess.Popen[str]
             time.sleep(0.01)
         yield process
         process.kill()
-    until_s = time.monotonic() + 3
+    until_s = time.monotonic() + PATIENCE_S
     while (left := processes_with(str(application.parent))) and time.monotonic() < until_s:
         time.sleep(0.01)
     assert left == []
@@ -136,9 +137,7 @@ def test_a_killed_run_is_continued_with_nothing_asked_twice(
 def test_a_signal_ends_the_run_and_its_engines(application: Path, number: int) -> None:
     with running(application, 300) as process:
         process.send_signal(number)
-        sent_s = time.monotonic()
-        _, said = process.communicate(timeout=20)
-        assert time.monotonic() - sent_s < 8
+        _, said = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130
     kept = len((application.parent / "out/journal.jsonl").read_text().splitlines()) - 1
     assert f"{kept} of {2 * ITEMS} answers are kept; the same command continues the run" in said
@@ -158,7 +157,8 @@ def test_it_prints_stages_and_counts(
     assert "ask has finished (planned: 1.0 s); judge dp2 tp1 on GPUs 0 1 (loads)" in stages[1]
     assert len(stages) == 2
     assert "planned, estimate: 2.0 s" in said.out
-    assert "actual: 0." in said.out
+    ends_s = max(stage.ends_s for stage in read_run(application.parent / "out").actual.stages)
+    assert f"actual: {ends_s:,.1f} s" in said.out
     assert f"answers: {application.parent / 'out/answers.jsonl'}" in said.out.replace("\n", "")
 
 
