@@ -161,6 +161,9 @@ class SimulatedCluster:
                 match command:
                     case Place(request, index, priority):
                         simulated = self._requests[request.id]
+                        before, simulated.instance = simulated.instance, index
+                        if before is not None and before != index:  # may keep its KV on the host
+                            self._instances[before].cancel(request.id, now_sim_s)
                         start = self._start(simulated, index, now_sim_s)
                         self._instances[index].submit(simulated, priority, now_sim_s, start)
                     case Preempt(request, index):

@@ -41,6 +41,8 @@ class SimulatedRequest:
     generated_tokens: int = 0
     """Output tokens generated before preemptions."""
     priority: int = 0
+    instance: int | None = None
+    """The index of that which got it last."""
     start: Start = Start()
     """Of the latest submission."""
     submitted_sim_s: float = 0.0

@@ -61,7 +61,7 @@ def test_the_maximum_covers_every_latency_measured_for_both() -> None:
 
 def test_an_instance_is_busy_at_its_busy_rate() -> None:
     """Well below the rate waits are short; well above it latency is a multiple."""
-    bench = Bench("llama-3-8b/a100", sequences=32, programs=400, seed=1)
+    bench = Bench("llama-3-8b/a100", sequences=32, programs=400, seed=1, preemption="swap_all")
     per_s = bench.busy_per_s("BFCL", VLLM_OPT)
     assert per_s > 2 * bench.busy_per_s("BFCL", VLLM)
     low, high = (bench.run("BFCL", VLLM_OPT, load * per_s) for load in (0.5, 2.0))
@@ -70,7 +70,7 @@ def test_an_instance_is_busy_at_its_busy_rate() -> None:
 
 
 def test_copies_at_every_preemption_take_time() -> None:
-    bench = Bench("llama-3-8b/a100", sequences=8, programs=50, seed=0)
+    bench = Bench("llama-3-8b/a100", sequences=8, programs=50, seed=0, preemption="swap_all")
     per_s = 2 * bench.busy_per_s("LATS", FINE_MLFQ)
     fewer_copies = replace(bench, preemption="swap").run("LATS", FINE_MLFQ, per_s)
     assert bench.run("LATS", FINE_MLFQ, per_s).average_ms > 1.2 * fewer_copies.average_ms

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastLoaded
+from metropolis.dispatch.fixed import LeastLoaded, RoundRobin
 from metropolis.policy.agentix.policy import Atlas
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
@@ -116,9 +116,9 @@ def test_the_first_rank_runs_and_all_requests_complete(
         assert served.latency_s >= 0.99 * InstancePool.isolated_sim_s(engine, alone)
 
 
-@pytest.mark.parametrize(("preemption", "again_s"), [("recompute", 0.005), ("swap", 0.001)])
+@pytest.mark.parametrize("preemption", PREEMPTIONS)
 def test_a_preempted_long_answer_lets_a_short_one_pass_and_resumes(
-    preemption: Preemption, again_s: float
+    preemption: Preemption,
 ) -> None:
     engine = profile()
     long = [QueuedRequest(n, f"long {n}", "f", 10, 0.0, 0.0) for n in range(SLOTS)]
@@ -151,6 +151,27 @@ def test_the_host_keeps_nothing_of_a_cancelled_request(waits_s: float) -> None:
     again = SimulatedRequest(QueuedRequest(0, "p", "f", 100, 1.0, 1.0), 1)
     instance.submit(again, 0, 1.0, Start())
     (served,) = instance.advance(2.0)
+    assert served.latency_s > 0.1  # it computes the whole prompt
+
+
+def test_the_host_keeps_nothing_of_a_request_that_has_moved() -> None:
+    engine = profile()
+    engine.g_ms = 1.0
+    fleet = Fleet.uniform(2, engine.kv_capacity_tokens, 50.0)
+    cluster = SimulatedCluster(
+        [engine] * 2, Watched(), RoundRobin(fleet), PoolOptions(preemption="swap")
+    )
+    cluster.send(QueuedRequest(0, "p", "f", 100, 0.0, 0.0), 50)
+    cluster.dispatch(0.0)
+    first, second = cluster._instances
+    first.abort(0, 0.255)
+    assert cluster.advance(0.5) == []
+    cluster.dispatch(0.5)
+    assert second.held_tokens > 0  # it has moved
+    again = SimulatedRequest(QueuedRequest(0, "p", "f", 100, 0.5, 0.5), 1)
+    first.submit(again, 0, 0.5, Start())
+    (served,) = first.advance(2.0)
+    assert isinstance(served, ServedRequest)
     assert served.latency_s > 0.1  # it computes the whole prompt
 
 

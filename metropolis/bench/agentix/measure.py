@@ -51,7 +51,7 @@ class Bench:
     programs: int
     """Number of chats; programs with more calls are fewer, see `count`."""
     seed: int
-    preemption: Preemption = "swap_all"
+    preemption: Preemption
     """How the systems that preempt by swap copy."""
 
     def count(self, name: str) -> int:
@@ -71,7 +71,7 @@ class Bench:
         instance = system.instance(self.profile, self.sequences)
         fleet = SimulatedFleet((instance,) * instances)
         pool = system.pool
-        if pool.preemption != "recompute":
+        if system.swaps:
             pool = replace(pool, preemption=self.preemption)
         served = WorkloadSimulation(
             arriving,

@@ -40,6 +40,8 @@ class System:
     policy: str
     """Empty: `plas` for single-threaded programs, `atlas` for others."""
     pool: PoolOptions
+    swaps: bool = False
+    """Whether preempted requests keep their KV on the host, copied as the bench says."""
     dispatcher: str = "least_used"
     options: str = ""
     """Options of the policy."""
@@ -68,9 +70,10 @@ def _add_cpu(profile: Profile) -> None:
 
 VLLM = System("vLLM", "fcfs", ENGINE_RULES["vllm-v0"].options(), engine="vllm-v0")
 VLLM_OPT = System("vLLM-opt", "fcfs", PoolOptions(prefix_reuse=True, decision_iterations=STEPS))
-_SWAP = replace(VLLM_OPT.pool, preemption="swap_all")
-MLFQ = System("MLFQ", "mlfq", _SWAP, copies_slower=SLOW_COPIES)
-AGENTIX = System("Agentix", "", replace(_SWAP, surplus=True), dispatcher="agentix")
+MLFQ = System("MLFQ", "mlfq", VLLM_OPT.pool, swaps=True, copies_slower=SLOW_COPIES)
+AGENTIX = System(
+    "Agentix", "", replace(VLLM_OPT.pool, surplus=True), swaps=True, dispatcher="agentix"
+)
 FINE = ":quanta_s=0.2/0.4/0.8/1.6/3.2/6.4/12.8/25.6/51.2"
 """Quanta that double from 0.2 s, beside the default ones: the paper gives no numbers."""
 FINE_MLFQ = replace(MLFQ, name="MLFQ, fine quanta", options=FINE)
