@@ -68,8 +68,9 @@ class WorkloadSimulation:
     ) -> None:
         self._cluster = SimulatedCluster(profiles, policy, dispatcher, options, at_once, choice)
         self._arriving = by_arrival(programs)[::-1]
-        self._delayed: list[tuple[float, int, Program, int]] = []
-        """A heap of calls before their sending: time, tie-breaker, program, index of the call."""
+        self._delayed: list[tuple[float, int, Program, int, str | None]] = []
+        """A heap of calls before their sending: time, tie-breaker, program, index of the call, and
+        the function whose answer triggered it."""
         self._numbers = count()
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []
@@ -90,8 +91,8 @@ class WorkloadSimulation:
             while self._arriving and self._arriving[-1].arrival_s <= now_sim_s:
                 self._begin(self._arriving.pop())
             while self._delayed and self._delayed[0][0] <= now_sim_s:
-                send_sim_s, _, program, index = heappop(self._delayed)
-                self._send(program, index, send_sim_s)
+                send_sim_s, _, program, index, upstream = heappop(self._delayed)
+                self._send(program, index, send_sim_s, upstream)
             self._cluster.dispatch(now_sim_s)
             if not self._arriving and not self._delayed:
                 self._cluster.check_progress()
@@ -107,16 +108,19 @@ class WorkloadSimulation:
         self._running[program.name] = _Running(program, open_parents, children, len(calls))
         for index, call in enumerate(calls):
             if not call.parents:
-                self._send_delayed(program, index, program.arrival_s)
+                self._send_delayed(program, index, program.arrival_s, None)
 
-    def _send_delayed(self, program: Program, index: int, now_sim_s: float) -> None:
+    def _send_delayed(
+        self, program: Program, index: int, now_sim_s: float, upstream: str | None
+    ) -> None:
         delay_s = program.calls[index].delay_s
         if delay_s:
-            heappush(self._delayed, (now_sim_s + delay_s, next(self._numbers), program, index))
+            number = next(self._numbers)
+            heappush(self._delayed, (now_sim_s + delay_s, number, program, index, upstream))
         else:
-            self._send(program, index, now_sim_s)
+            self._send(program, index, now_sim_s, upstream)
 
-    def _send(self, program: Program, index: int, now_sim_s: float) -> None:
+    def _send(self, program: Program, index: int, now_sim_s: float, upstream: str | None) -> None:
         call = program.calls[index]
         request = QueuedRequest(
             len(self._calls),
@@ -125,7 +129,7 @@ class WorkloadSimulation:
             call.prompt_tokens,
             now_sim_s,
             program.arrival_s,
-            program.calls[call.parents[-1]].function if call.parents else None,
+            upstream,
             stages_left=call.stages_left,
             prefix=call.prefix,
             model=call.model,
@@ -143,7 +147,7 @@ class WorkloadSimulation:
         for child in running.children[index]:
             running.open_parents[child] -= 1
             if not running.open_parents[child]:
-                self._send_delayed(program, child, now_sim_s)
+                self._send_delayed(program, child, now_sim_s, request.function)
         if not running.left:
             del self._running[program.name]
             self._cluster.program_ended(program.name)

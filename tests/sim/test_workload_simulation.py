@@ -117,6 +117,17 @@ def test_a_call_is_sent_after_its_delay_and_the_delay_is_not_queueing() -> None:
     assert ended.queueing_sim_s == pytest.approx(0.0, abs=0.1)
 
 
+@pytest.mark.parametrize("delay_s", [0.0, 2.0])
+@pytest.mark.parametrize("lengths", [(200, 10), (10, 200)])
+def test_the_parent_that_completes_last_triggers_a_call(
+    lengths: tuple[int, int], delay_s: float
+) -> None:
+    children = [PlannedCall(name, 9, tokens) for name, tokens in zip("bc", lengths, strict=True)]
+    program = Program("p", 0.0, (*children, PlannedCall("d", 9, 9, (0, 1), delay_s=delay_s)))
+    *_, last, joined = serve([program], "kairos", "round_robin").requests
+    assert joined.request.upstream == last.request.function == "bc"[lengths.index(200)]
+
+
 @pytest.mark.parametrize("application", [*APPLICATIONS, CO_LOCATED])
 def test_a_workload_is_the_same_at_every_rate(application: str) -> None:
     slow, fast = (workload(application, 40, rate, seed=1) for rate in (1.0, 10.0))
