@@ -1,6 +1,6 @@
 """`metropolis bench serving-overhead`: cost of policies and dispatchers, beside Kairos' figures.
 
-Measured on this machine; only the requests are simulated. Kairos §7.8 reports 3.6 ms to sort the
+Measured on this machine; only the requests are simulated. Kairos §7.7 reports 3.6 ms to sort the
 queue, 4.1 ms to place a request, and 0.1 to 4.3 s to update its priorities.
 """
 

@@ -182,7 +182,7 @@ class EnginePool:
             self._apply_probe(instance, await self.engines[instance].probe())
 
     async def _count_preemptions(self, instance: int) -> None:
-        """The status monitor of Kairos (§6): preemptions make its dispatcher suspend an engine."""
+        """The status monitor of Kairos (§3): preemptions make its dispatcher suspend an engine."""
         engine, before = self.engines[instance], inf  # preemptions before the first count are old
         while True:
             await asyncio.sleep(PROBE_EVERY_S)

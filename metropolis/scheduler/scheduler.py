@@ -7,7 +7,7 @@ The gateway drives it in real time, the simulation in virtual time.
    dispatcher defers it, all requests behind it that the same instances may serve wait.
 2. With a policy that does not preempt, an instance at its limit is closed to the dispatcher:
    requests are placed as late as possible. Instances let placed requests wait for memory in the
-   order of their ranks (Kairos §5, AI Metropolis §3.4); those that can are told when ranks change.
+   order of their ranks (AI Metropolis §3.4); those that can are told when ranks change.
 3. With a policy that preempts, requests are placed at once (Agentix §4.3). Those without room wait
    at their instance. While the first of them has none, the last-ranked running request is preempted
    if it ranks behind it, and waits at the same instance (Agentix §4.2).

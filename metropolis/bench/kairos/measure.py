@@ -171,7 +171,10 @@ def _summarize(
 
 
 def _informed(policy: Policy, served: WorkloadResult) -> Policy:
-    """Kairos with the order of all executions of the run, as in §7.4; others as they are."""
+    """Kairos with the order of the executions of the run, as in §7.4; others as they are.
+
+    Of all of them, up to the latest update of each function: at least half.
+    """
     if not isinstance(policy, Kairos):
         return policy
     informed = Kairos(window=max(FIRST, len(served.requests)))

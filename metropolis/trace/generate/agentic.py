@@ -1,9 +1,9 @@
 """The agentic applications of Kairos (§2.1): its workflows, with estimated lengths.
 
 The paper shows lengths only in figures without numbers, so the medians below are *estimates*. They
-agree with its text: the router is terse, the math expert brief, the humanities expert long, writers
-are longer than researchers, functions differ by more than their own spread, and the math expert
-takes up to 25.1 times as long as the router (§1).
+agree with its text: the router is terse, the math expert brief, the humanities expert long
+(§2.1.3), and the math expert takes up to 25.1 times as long as the router (§1). That writers are
+longer than researchers, and that functions differ by more than their own spread, it does not say.
 """
 
 from __future__ import annotations
