@@ -86,9 +86,10 @@ def test_in_a_loop_each_execution_follows_the_latest_of_its_upstream() -> None:
     ]
 
 
-def test_waiting_for_an_engine_is_not_counted() -> None:
-    waited = spans(("A", None, 0, 1), ("B", "A", 101, 103))
-    assert left_of(waited) == {"A": 3, "B": 2}
+@pytest.mark.parametrize("waited_s", [0, 100])
+def test_neither_a_tool_nor_waiting_for_an_engine_is_counted(waited_s: float) -> None:
+    found = spans(("A", None, 0, 1, 0), ("B", "A", 101, 103, waited_s))
+    assert left_of(found) == {"A": 3, "B": 2}
 
 
 def test_calls_that_were_sent_together_are_parallel_although_they_ran_in_turn() -> None:
