@@ -121,9 +121,16 @@ class CallLog:
         return latest, ancestors
 
     def last_function(self, calls: Iterable[int]) -> str | None:
-        """The function of the last call, by agent and number; None without calls."""
-        last = max((self._ids[index] for index in calls), default=None)
-        return None if last is None else self.calls[last[0]][last[1]].function
+        """The function of the call that ended last, a stream that goes on after all; None without.
+
+        Ties are broken by agent and number.
+        """
+        ends = []
+        for agent, number in (self._ids[index] for index in calls):
+            record = self.calls[agent][number]
+            ended = inf if record.completed is None else record.completed
+            ends.append((ended, agent, number, record.function))
+        return max(ends)[-1] if ends else None
 
     def add(
         self,
@@ -180,7 +187,7 @@ class Strand:
 
     @property
     def upstream(self) -> str | None:
-        """The function of the last call that a call sent now would wait for."""
+        """The function of the call that ended last of those that one sent now would wait for."""
         self.catch_up()
         self._waited, _ = self.log.latest(self._waited)
         return self.log.last_function(self._waited)

@@ -84,6 +84,19 @@ def test_parents_are_the_calls_waited_for_and_not_their_ancestors() -> None:
     assert llm.calls[0].prompt is None
 
 
+@pytest.mark.parametrize("slow", ["b", "c"])
+def test_the_call_that_ends_last_is_upstream(slow: str) -> None:
+    fake = Fake(latency_s=lambda r: 5.0 if r.prompt == slow else 1.0)
+    llm = bound(fake)
+
+    async def ask() -> None:
+        await asyncio.gather(*(llm.complete(name, function=name) for name in "bc"))
+        await llm.complete("d")
+
+    run_virtually(ask())
+    assert [request.upstream for _, request in fake.sent] == [None, None, slow]
+
+
 def clock() -> float:
     return asyncio.get_running_loop().time()
 

@@ -114,7 +114,7 @@ async def ask_in(way: str, topic: str, llm: Any, draw: Random) -> None:
 
     async def chain(name: str, calls: int) -> None:
         for number in range(calls):
-            await llm.chat(f"{topic} {name} {number}", max_tokens=60)
+            await llm.chat(f"{topic} {name} {number}", function=name, max_tokens=60)
 
     async def branch(name: str) -> None:
         await asyncio.gather(chain(f"{name} left", 1), chain(f"{name} right", 2))

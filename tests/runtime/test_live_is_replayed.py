@@ -7,6 +7,7 @@ another order, and sums of the same durations differ by rounding.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 
 from metropolis.llm import Client, Completion, Request, UnavailableError
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.policy.base import QueuedRequest
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, plug_ins, replay
+from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.schema import Trace
@@ -151,7 +154,7 @@ def test_with_locks_as_long_as_its_own_trace_says(case: Case, mode: str) -> None
 @given(
     cases,
     st.sampled_from(MODES),
-    st.sampled_from(("fcfs", "step", "mlfq", "plas", "step+atlas")),
+    st.sampled_from(("fcfs", "step", "mlfq", "plas", "step+atlas", "kairos")),
     st.sampled_from((None, "round_robin", "agentix", "kairos")),
 )
 @settings(max_examples=40, deadline=None)
@@ -159,6 +162,28 @@ def test_policies_and_dispatchers_act_in_a_run_as_in_its_replay(
     case: Case, mode: str, policy: str, dispatcher: str | None
 ) -> None:
     check_own_mode(replace(case, policy=policy, dispatcher=dispatcher), mode)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_call_has_the_same_upstream_in_a_run_as_in_its_replay(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: Counter[tuple[int | None, str, str | None, int]] = Counter()
+    send = SimulatedCluster.send
+
+    def record(cluster: SimulatedCluster, request: QueuedRequest, *answer: Any) -> None:
+        sent[request.step, request.function, request.upstream, request.prompt_tokens] += 1
+        send(cluster, request, *answer)
+
+    monkeypatch.setattr(SimulatedCluster, "send", record)
+    case = Case(seed, 6, 3, 6, 2, 0.0, policy="kairos")
+    trace = case.run("versioned").trace
+    assert trace is not None
+    live = sent.copy()
+    sent.clear()
+    case.replayed_sim_s(trace, "versioned")
+    assert sent == live
+    assert len({upstream for _, _, upstream, _ in live}) > 8
 
 
 @given(cases, st.sampled_from(MODES), st.sampled_from(((None, None), ("plas", "kairos"))))

@@ -161,6 +161,7 @@ class PolicyReplay:
     def _submit(self, call: int) -> None:
         calls, parents = self._trace.calls, self._parents[call]
         agent, step = int(calls.agent[call]), int(calls.step[call])
+        last = max(parents, key=lambda parent: (self.completed_sim_s[parent], parent), default=None)
         request = QueuedRequest(
             call,
             f"{agent} at {step}",
@@ -168,7 +169,7 @@ class PolicyReplay:
             int(calls.prompt_tokens[call]),
             self.now_sim_s,
             self._program_began_s.setdefault((agent, step), self.now_sim_s),
-            self._function(parents[-1]) if parents else None,
+            None if last is None else self._function(last),
             step,
             prefix=self._prefix(call),
             model=calls.models[int(calls.model[call])],
