@@ -173,6 +173,14 @@ class VirtualInstances:
         self._arrived.clear()
 
 
+@dataclass(slots=True)
+class _Program:
+    agent: AgentId
+    arrived_sim_s: float
+    open: int = 0
+    """Number of its calls that have not ended."""
+
+
 class _ByPolicy:
     """Instances driven by the scheduler, with a policy and a dispatcher."""
 
@@ -187,28 +195,33 @@ class _ByPolicy:
             fleet.profiles, policy, dispatcher, fleet.pool_options(), choice=choice
         )
         self._shares_prefixes = choice is not None
-        self._programs: dict[AgentId, tuple[str, float]] = {}
-        """The latest program of each agent, and its arrival."""
+        self._programs: dict[str, _Program] = {}
+        self._latest: dict[AgentId, str] = {}
+        """The program of each agent's latest call."""
+        self._program_of: dict[int, str] = {}
+        """Of the open calls."""
 
     def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call. An agent-step is a program, as in a replay.
 
-        A program ends with the agent's first call in a later step; a replay knows its end at once.
+        A program ends with the agent's first call in another step, or with its last open call if
+        that is later; a replay knows its end at once.
         """
         request, name = call.request, f"{call.request.agent} at {call.request.step}"
         prompt_tokens = call.lengths.prompt_tokens
-        program, arrived_sim_s = self._programs.get(request.agent, (name, now_sim_s))
-        if program != name:
-            self._cluster.program_ended(program)
-            arrived_sim_s = now_sim_s
-        self._programs[request.agent] = name, arrived_sim_s
+        before = self._latest.get(request.agent, name)
+        self._latest[request.agent] = self._program_of[number] = name
+        if before != name:
+            self._end_if_over(before)
+        program = self._programs.setdefault(name, _Program(request.agent, now_sim_s))
+        program.open += 1
         queued = QueuedRequest(
             number,
             name,
             request.function,
             prompt_tokens,
             now_sim_s,
-            arrived_sim_s,
+            program.arrived_sim_s,
             request.upstream,
             request.step,
             prefix=prefix_pieces(request.text, prompt_tokens) if self._shares_prefixes else (),
@@ -220,6 +233,7 @@ class _ByPolicy:
     def abort(self, number: int, now_sim_s: float) -> None:
         """Abort a call."""
         self._cluster.cancel(number, now_sim_s)
+        self._leave(number)
 
     def promote(self, number: int, now_sim_s: float) -> bool:
         """Rank a call like others, unless it has started; False: it need not be sent again."""
@@ -236,10 +250,21 @@ class _ByPolicy:
 
     def advance(self, now_sim_s: float) -> list[tuple[int, Service]]:
         """Advance to `now_sim_s`; returns the calls completed by then."""
-        return [
-            (one.request.id, Service(one.instance, one.latency_s))
-            for one in self._cluster.advance(now_sim_s)
-        ]
+        served = self._cluster.advance(now_sim_s)
+        for one in served:
+            self._leave(one.request.id)
+        return [(one.request.id, Service(one.instance, one.latency_s)) for one in served]
+
+    def _leave(self, number: int) -> None:
+        name = self._program_of.pop(number)
+        self._programs[name].open -= 1
+        self._end_if_over(name)
+
+    def _end_if_over(self, name: str) -> None:
+        program = self._programs[name]
+        if not program.open and self._latest[program.agent] != name:
+            del self._programs[name]
+            self._cluster.program_ended(name)
 
 
 class _ByStep:

@@ -1,4 +1,4 @@
-"""Calls of live runs on simulated instances: requests that are too large."""
+"""Calls of live runs on simulated instances: requests that are too large, ends of programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from metropolis import _core
 from metropolis.llm.base import Completion, RefusedError
+from metropolis.policy.base import QueuedRequest, ServedRequest
+from metropolis.policy.fixed import Fcfs
 from metropolis.sim import virtual
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
@@ -50,3 +52,45 @@ def test_a_call_is_refused_if_an_idle_instance_refuses_it(
         with pytest.raises(RefusedError) as found:
             asyncio.run(call())
         assert str(found.value) == f"plan of agent 3 at step 14: {reason}"
+
+
+class Ends(Fcfs):
+    """Records the ends of requests and of programs."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def completed(self, served: ServedRequest) -> None:
+        self.seen.append(f"completed {served.request.program}")
+
+    def cancelled(self, request: QueuedRequest) -> None:
+        self.seen.append(f"cancelled {request.program}")
+
+    def program_ended(self, program: str) -> None:
+        self.seen.append(f"ended {program}")
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_program_ends_after_its_last_open_call(is_cancelled: bool) -> None:
+    """Optimistic runs have calls of several steps of an agent open at a time."""
+    fake = Fake(lambda asked: Completion("", 10, 9 - 4 * asked.step, "stop"), lambda _: 0.0)
+    policy = Ends()
+    llm = VirtualInstances(fake, SimulatedFleet.uniform("llama-3-8b/l4", 1), policy=policy)
+
+    async def calls() -> None:
+        first, *others = (asyncio.ensure_future(llm.complete(request(step=s))) for s in (0, 1, 2))
+        await asyncio.sleep(0.01)
+        if is_cancelled:
+            llm.leap()
+            first.cancel()
+        while not all(other.done() for other in (first, *others)):
+            await asyncio.sleep(0)
+            llm.leap()
+            await asyncio.sleep(0)
+
+    asyncio.run(calls())
+    latest, second = "completed 3 at 2", ["completed 3 at 1", "ended 3 at 1"]
+    if is_cancelled:
+        assert policy.seen == [latest, "cancelled 3 at 0", "ended 3 at 0", *second]
+    else:
+        assert policy.seen == [latest, *second, "completed 3 at 0", "ended 3 at 0"]
