@@ -49,6 +49,18 @@ def test_a_program_moves_when_its_instance_is_closed() -> None:
     assert dispatcher.place(request(3, "p", 11), 0.0) is None
 
 
+def test_a_program_has_a_home_for_each_of_its_models() -> None:
+    """An instance that does not serve a request's model is closed to it."""
+    dispatcher = ProgramAffinity(FLEET, threshold_tokens=10)  # two serve a, the third b
+    asked_a = QueuedRequest(0, "p", "f", 11, 0.0, 0.0, model="a")
+    asked_b = QueuedRequest(1, "p", "f", 11, 0.0, 0.0, model="b")
+    placed = []
+    for asked in (asked_a, asked_b, asked_a, asked_b, asked_a):
+        dispatcher.closed = {2} if asked.model == "a" else {0, 1}
+        placed.append(dispatcher.place(asked, 0.0))
+    assert placed == [0, 2, 0, 2, 0]
+
+
 def test_a_program_has_no_home_when_its_instance_is_lost() -> None:
     dispatcher = ProgramAffinity(FLEET, threshold_tokens=10)
     assert dispatcher.place(request(0, "p", 11), 0.0) == 0
