@@ -117,10 +117,10 @@ class Multilevel(Policy):
         while (due_s := self.due_s) <= now_s:
             call = heappop(self._due)[2]
             _account(call, due_s)
-            if call.is_running and call.quantum_s <= _RESOLUTION_S:
+            if call.is_running:
                 self._enter(call, call.level + 1)
                 self.running_version += 1
-            elif not call.is_running and self.promotion_s(call) <= due_s + _RESOLUTION_S:
+            else:
                 self._enter(call, 0)
                 call.waited_s = call.service_s = 0.0
                 self.version += 1

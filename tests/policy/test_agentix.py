@@ -81,6 +81,19 @@ def test_a_spent_quantum_leads_one_level_down_and_behind_who_is_there() -> None:
     assert level(policy, first) == 2  # the last has no end
 
 
+@pytest.mark.parametrize("policy", [Mlfq((0.3,), promote_s=0.1), Plas((0.3,), beta=0.1)])
+def test_a_clock_too_coarse_for_a_quantum_moves_calls_as_well(policy: Multilevel) -> None:
+    began_s = float(1 << 51)  # times are multiples of half a second
+    asked = request(0, arrived_s=began_s)
+    policy.arrived(asked)
+    policy.started(asked, began_s)
+    policy.passed(began_s + 0.5)
+    assert level(policy, asked) == 1
+    policy.preempted(asked, began_s + 1)
+    policy.passed(began_s + 2)
+    assert level(policy, asked) == 0
+
+
 def test_threads_count_once_in_atlas_and_all_in_plas() -> None:
     for policy, service_s in ((Plas(), 3 + 5 + 2), (Atlas(), 5 + 2)):
         threads = [request(0), request(1)]
