@@ -116,7 +116,7 @@ class Multilevel(Policy):
         """Demote calls that spent their quantum; promote calls that waited too long."""
         while (due_s := self.due_s) <= now_s:
             call = heappop(self._due)[2]
-            _account(call, due_s)
+            account(call, due_s)
             if call.is_running:
                 self._enter(call, call.level + 1)
                 self.running_version += 1
@@ -138,7 +138,7 @@ class Multilevel(Policy):
         """Remove and return the completed call, its times accounted up to the end."""
         call = self._calls.pop(served.request.id)
         del self._expected[served.request.id]
-        _account(call, served.completed_s)
+        account(call, served.completed_s)
         return call
 
     def expect(self, call: Call) -> None:
@@ -154,7 +154,7 @@ class Multilevel(Policy):
 
     def _switch(self, request: QueuedRequest, now_s: float, is_running: bool) -> None:
         call = self._calls[request.id]
-        _account(call, now_s)
+        account(call, now_s)
         call.is_running = is_running
         self.expect(call)
 
@@ -170,7 +170,8 @@ class Multilevel(Policy):
         return bisect_right(self._lows_s, service_s + _RESOLUTION_S) - 1
 
 
-def _account(call: Call, now_s: float) -> None:
+def account(call: Call, now_s: float) -> None:
+    """Add the current run or wait up to now to the times of `call`."""
     passed_s = max(0.0, now_s - call.since_s)
     call.since_s = now_s
     if call.is_running:

@@ -133,9 +133,12 @@ def test_what_a_sibling_waited_makes_a_thread_starve_earlier() -> None:
     assert policy.due_s == 16.0
     policy.started(quick, 12.0)
     policy.completed(ServedRequest(quick, 0, 12.0, 12.5, 1))  # waited 8, served 0.5
-    assert policy.due_s == 9.5  # 8 + 5.5 = 3 * 4.5: already over
+    assert policy.due_s == 12.5  # 8 + 5.5 = 3 * 4.5 at 9.5: already over
     policy.passed(12.5)
     assert level(policy, slow) == 0
+    policy.started(slow, 13.0)
+    policy.completed(ServedRequest(slow, 0, 13.0, 14.0, 1))
+    assert policy.program_times_s("p") == (5.5, 8.5)  # its waiting began anew at 12.5
 
 
 def test_mlfq_promotes_a_call_that_has_waited_too_long() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from metropolis.policy.base import QueuedRequest, ServedRequest
-from metropolis.policy.multilevel_queue import QUANTA_S, Call, Multilevel
+from metropolis.policy.multilevel_queue import QUANTA_S, Call, Multilevel, account
 from metropolis.types import MetropolisError
 
 BETA = 32.0
@@ -86,6 +86,7 @@ class Plas(Multilevel):
         self.update(entry, call)
         for sibling in entry.threads.values():
             if not sibling.is_running:
+                account(sibling, served.completed_s)  # no promotion before now
                 self.expect(sibling)
 
     def cancelled(self, request: QueuedRequest) -> None:
