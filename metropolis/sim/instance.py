@@ -1,7 +1,7 @@
 """A simulated instance: carries out the scheduler's commands in virtual time.
 
-A preempted request's prompt and output so far become its next prompt (Agentix §4.2.2). Unlike on an
-unmodified engine, with swap it resumes with its KV, as in the paper.
+A preempted request's prompt and output so far become its next prompt, as on an unmodified engine;
+with swap it resumes with its KV, as in Agentix (§4.2.2).
 
 A request that starts from a cache elsewhere is on its instance from the moment it is placed, but
 enters the engine when enough of that cache has arrived.

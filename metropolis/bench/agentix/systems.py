@@ -29,7 +29,8 @@ paper does not say."""
 SLOW_COPIES = 5.0
 """vLLM copies block by block, which takes 3 to 7 times as long (§6.5)."""
 HOST_GB = 150.0
-"""Host memory for swapping: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
+"""Host memory for swapping. The paper has more than 1.2 TB (§6.5) on a host with eight GPUs, and
+does not say how much of it one engine has; with 1.2 TB nothing changes."""
 
 
 @dataclass(frozen=True)
