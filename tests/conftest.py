@@ -12,8 +12,10 @@ from tests.real_engines import sglang_url, vllm_url
 
 __all__ = ["sglang_url", "vllm_url"]
 
-settings.register_profile("untimed", deadline=None)  # how long an example takes is no failure
-settings.load_profile("untimed")
+# How long an example takes is no failure. 60 examples, not 100: there are 400 such tests, and every
+# run draws others.
+settings.register_profile("metropolis", deadline=None, max_examples=60)
+settings.load_profile("metropolis")
 
 SERVERS = {"cluster": "ray", "sglang_url": "engines", "vllm_url": "engines"}
 """Fixtures that take seconds to start and much memory, with the group of their tests."""

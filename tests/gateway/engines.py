@@ -276,8 +276,8 @@ async def gateway_before(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until `condition` holds, for at most 60 s."""
-    async with asyncio.timeout(60):
+    """Wait until `condition` holds, for at most 300 s."""
+    async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.005)
 

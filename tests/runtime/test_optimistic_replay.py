@@ -39,7 +39,7 @@ def setting_for(trace: Trace, metric: str, instances: int, risk: float | None) -
     st.sampled_from((1.0, 10.0, float("inf"))),
     st.sampled_from(("step", "fcfs")),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_call_completes_before_its_agent_step_commits(
     trace: Trace, metric: str, instances: int, risk: float, calls_half: float, policy: str
 ) -> None:
@@ -66,7 +66,7 @@ def test_every_call_completes_before_its_agent_step_commits(
 
 
 @given(small_traces, st.sampled_from(sorted(METRICS)), st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_an_agent_commits_after_those_whom_it_must_not_overtake(
     trace: Trace, metric: str, instances: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_an_agent_commits_after_those_whom_it_must_not_overtake(
 
 
 @given(small_traces, st.sampled_from(sorted(METRICS)), st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_without_speculation_it_is_the_versioned_mode(
     trace: Trace, metric: str, instances: int
 ) -> None:

@@ -74,7 +74,7 @@ FLEETS = (
 
 
 @given(small_traces, st.sampled_from(FLEETS), st.sampled_from(SERVED))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_mode_keeps_what_the_trace_proves_necessary(
     trace: Trace, fleet: SimulatedFleet, served: tuple[str, str | None]
 ) -> None:
@@ -159,7 +159,7 @@ def test_lockstep_has_a_barrier_after_every_step(trace: Trace) -> None:
     st.booleans(),
     st.sampled_from(list(ENGINE_RULES.values())),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_core_gives_the_commands_of_the_scheduler(
     trace: Trace, policy: str, mode: Mode, instances: int, alike: bool, rules: EngineRules
 ) -> None:

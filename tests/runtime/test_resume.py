@@ -56,7 +56,7 @@ def same(result: RunResult, whole: RunResult) -> None:
         assert (getattr(ours, column) == getattr(theirs, column)).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1 << 20), rule=st.sampled_from(["versioned", "conservative"]))
 def test_a_run_goes_on_where_it_was_left(
     tmp_path_factory: pytest.TempPathFactory, whole: RunResult, seed: int, rule: str

@@ -24,7 +24,7 @@ CHANGES = st.lists(
 
 
 @given(cases(), ABORTS, CUTS, CHANGES, DISCARDS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_native_equals_reference(
     case: Case,
     aborts: list[tuple[float, int, bool]],
@@ -47,7 +47,7 @@ def test_native_equals_reference(
 
 
 @given(cases(), ABORTS, st.lists(st.floats(0, 5), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_request_leaves_once_and_the_memory_is_free(
     case: Case, aborts: list[tuple[float, int, bool]], cuts: list[float]
 ) -> None:

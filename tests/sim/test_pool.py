@@ -17,7 +17,7 @@ from tests.sim.pool_cases import COMPLETION, Case, Event, cases, run
 
 
 @given(cases())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_native_equals_reference(case: Case) -> None:
     native, native_pool = run(case, InstancePool)
     expected, reference_pool = run(case, ReferencePool)
@@ -29,13 +29,13 @@ def test_native_equals_reference(case: Case) -> None:
 
 
 @given(cases(), st.lists(st.floats(0, 5), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_slices_of_time_change_nothing(case: Case, cuts: list[float]) -> None:
     assert run(case, InstancePool, tuple(cuts))[0] == run(case, InstancePool)[0]
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_advancing_from_event_to_event(case: Case) -> None:
     """Time never decreases, no request completes before the announced event, and the run ends."""
     pool = case.pool(InstancePool)
@@ -55,7 +55,7 @@ def test_advancing_from_event_to_event(case: Case) -> None:
 
 
 @given(cases(reuse=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
     case.profile.k_mixed_ms = 0.0  # else a mixed iteration can be cheaper than a lone decode
     out, pool = run(case, InstancePool)
@@ -81,7 +81,7 @@ def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
 
 
 @given(cases(reuse=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_tokens_are_conserved(case: Case) -> None:
     """With one millisecond per computed token and nothing else, busy time counts tokens."""
     profile = Profile(
@@ -105,7 +105,7 @@ def test_tokens_are_conserved(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_lone_request_takes_its_isolated_time(case: Case) -> None:
     request = case.requests[0][1]
     case.profile.d_ms = case.profile.e_ms = 0.0  # the isolated time has no decisions of decoding
@@ -134,7 +134,7 @@ def test_the_duration_of_an_iteration_equals_the_pools(
 
 
 @given(cases(reuse=False), st.integers(1, 6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
     firsts = [[*r.prefix, ()] for _, r in case.requests]  # a column holds one segment
     columns = {

@@ -41,7 +41,7 @@ def alone(case: Case, request: Request, *earlier: Request) -> tuple[Completion, 
 
 
 @given(cases(), ABORTS, CUTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_whole_share_is_no_reuse(
     case: Case, aborts: list[tuple[float, int, bool]], cuts: list[float]
 ) -> None:
@@ -57,7 +57,7 @@ def test_a_whole_share_is_no_reuse(
 
 
 @given(cases(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_reuse_without_cost_takes_as_long_as_the_instances_own_cache(
     case: Case, data: st.DataObject
 ) -> None:
@@ -76,7 +76,7 @@ def test_reuse_without_cost_takes_as_long_as_the_instances_own_cache(
 
 
 @given(cases(), st.floats(0, 1), st.floats(0, 1), st.integers(0, 1 << 30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_smaller_share_is_never_slower_on_an_idle_instance(
     case: Case, one: float, other: float, tokens: int
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_preemption_ends_the_reuse(kind: type[InstancePool | ReferencePool]) -
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_small_pool_evicts_what_it_says_it_evicts(case: Case) -> None:
     """What `cached_tokens` promises is what an arriving prompt then finds, if it fits at once."""
     pool = InstancePool(case.profile, prefix_reuse=True)
