@@ -48,10 +48,12 @@ def server() -> Iterator[EmbeddedServer]:
         yield server
 
 
-def run(seed: int, agent: Any = Rebinding, lease_s: float = 1.0, **how: Any) -> RunResult:
+def run(
+    seed: int, agent: Any = Rebinding, lease_s: float = 1.0, steps: int = STEPS, **how: Any
+) -> RunResult:
     world = Meadow(6, side=9, joint=1)
     agents = [agent(name) for name in world.names]
-    return Simulation(world, agents, Client(Slow()), seed=seed, lease_s=lease_s, **how).run(STEPS)
+    return Simulation(world, agents, Client(Slow()), seed=seed, lease_s=lease_s, **how).run(steps)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +81,11 @@ def test_leases_that_run_out_under_living_workers_cost_time_only(
     monkeypatch: pytest.MonkeyPatch, agent: Any, how: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(leases, "BEATS", 0.25)  # always too late
-    expected = run(7, agent)
+    steps = 12  # two workers take each other's steps all the time
+    expected = run(7, agent, steps=steps)
     with EmbeddedServer() as server:
-        found = run(7, agent, lease_s=0.005, store=server.url, **how)
+        found = run(7, agent, lease_s=0.005, steps=steps, store=server.url, **how)
         counts = server.store(server.runs()[0]).inspect().counts
     assert found.history_sha256 == expected.history_sha256
     assert counts["expired"] > 0
-    assert counts["agent_steps"] == 6 * STEPS
+    assert counts["agent_steps"] == 6 * steps
