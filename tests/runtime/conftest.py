@@ -11,13 +11,24 @@ import ray
 from metropolis.store.embedded import EmbeddedServer
 
 
-@pytest.fixture(scope="session", params=["valkey", "redis"])
-def shared(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[EmbeddedServer]:
     """A server that other processes can reach."""
+    with EmbeddedServer() as server:
+        assert isinstance(server, EmbeddedServer)
+        yield server
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def shared(request: pytest.FixtureRequest, valkey: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    """The same of either kind; tests for which the kind cannot matter use `valkey`."""
+    if request.param == "valkey":
+        yield valkey
+        return
     redis = shutil.which("redis-server")
-    if request.param == "redis" and redis is None:
+    if redis is None:
         pytest.skip("redis-server is not installed; Debian has it: apt install redis-server")
-    with EmbeddedServer(binary=redis if request.param == "redis" else None) as server:
+    with EmbeddedServer(binary=redis) as server:
         assert isinstance(server, EmbeddedServer)
         yield server
 

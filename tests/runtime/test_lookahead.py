@@ -64,9 +64,9 @@ def test_the_history_is_that_of_a_run_in_memory(
     assert counts["ahead"] > 0
 
 
-def test_on_ray(shared: EmbeddedServer, cluster: None) -> None:
+def test_on_ray(valkey: EmbeddedServer, cluster: None) -> None:
     expected = simulation(Counting(), store="memory").run(STEPS)
-    same(simulation(Counting(), store=shared.url, workers="ray:2").run(STEPS), expected)
+    same(simulation(Counting(), store=valkey.url, workers="ray:2").run(STEPS), expected)
 
 
 class Slow(Counting):

@@ -110,11 +110,11 @@ def test_checkpoints_are_those_of_a_run_in_memory(
 
 @pytest.mark.usefixtures("cluster")
 def test_answers_of_workers_on_ray_are_lost_with_it(
-    tmp_path: Path, shared: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
+    tmp_path: Path, valkey: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
 ) -> None:
     """They are bought again. A branch can only start at a checkpoint."""
     out = tmp_path / "it"
-    run = simulation(Counting(), out=out, store=shared.url, workers="ray:2", checkpoint_wall_s=0)
+    run = simulation(Counting(), out=out, store=valkey.url, workers="ray:2", checkpoint_wall_s=0)
     steps = run.steps(STEPS)
     for record in steps:
         if record.step > STEPS // 3 and Checkpoints(out / "checkpoints").steps():
@@ -127,7 +127,7 @@ def test_answers_of_workers_on_ray_are_lost_with_it(
     with pytest.raises(MetropolisError, match=rf"no answer to .* checkpoint: .*\b{kept}\b"):
         metropolis.fork(out, *parts, at=kept - 1, out=tmp_path / "none")
     metropolis.fork(out, *parts, at=kept, out=tmp_path / "branch")
-    shared.remove(json.loads((out / "store.json").read_text())["run"])
+    valkey.remove(json.loads((out / "store.json").read_text())["run"])
     backend = Counting()
     for folder in (out, tmp_path / "branch"):
         resumed = simulation(backend, out=folder, resume=True, store="memory")

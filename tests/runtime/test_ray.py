@@ -54,9 +54,9 @@ def test_the_history_is_that_of_a_run_in_memory(
 
 
 def test_workers_that_are_killed_are_replaced(
-    tmp_path: Path, shared: EmbeddedServer, whole: RunResult
+    tmp_path: Path, valkey: EmbeddedServer, whole: RunResult
 ) -> None:
-    run = killable.simulation(tmp_path / "it", shared.url, "ray:2")
+    run = killable.simulation(tmp_path / "it", valkey.url, "ray:2")
     killed: list[int] = []
     for record in run.steps(STEPS):
         if record.step in (3, 9, 15):
@@ -96,9 +96,9 @@ def is_worker(process: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", ["minimal", "social"])
-def test_worlds_of_ours(shared: EmbeddedServer, name: str) -> None:
+def test_worlds_of_ours(valkey: EmbeddedServer, name: str) -> None:
     digests = set()
-    for how in ({"store": "memory"}, {"store": shared.url, "workers": "ray:2"}):
+    for how in ({"store": "memory"}, {"store": valkey.url, "workers": "ray:2"}):
         scenario = make_scenario(name, agents=5, seed=2)
         llm = Client(Scripted(scenario.author))
         result = Simulation(scenario.world, scenario.agents, llm, seed=2, **how).run(20)  # type: ignore[arg-type]
@@ -113,11 +113,11 @@ class Failing(Walker):
         return await super().proceed(observation, llm)
 
 
-def test_what_goes_wrong_is_raised_where_the_run_was_started(shared: EmbeddedServer) -> None:
+def test_what_goes_wrong_is_raised_where_the_run_was_started(valkey: EmbeddedServer) -> None:
     world = Meadow(3)
     agents = [Failing(name) for name in world.names]
     with pytest.raises(ZeroDivisionError, match="own fault"):
-        Simulation(world, agents, Scripted(author), store=shared.url, workers="ray:1").run(5)
+        Simulation(world, agents, Scripted(author), store=valkey.url, workers="ray:1").run(5)
 
 
 class Blocking(Walker):
@@ -130,11 +130,11 @@ class Blocking(Walker):
 
 
 def test_an_agent_that_stalls_is_named(
-    shared: EmbeddedServer, capfd: pytest.CaptureFixture[str]
+    valkey: EmbeddedServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     world = Meadow(3)
     agents = [Blocking(name) for name in world.names]
-    options: dict[str, Any] = {"store": shared.url, "workers": "ray:1", "stall_s": 0.4}
+    options: dict[str, Any] = {"store": valkey.url, "workers": "ray:1", "stall_s": 0.4}
     Simulation(world, agents, Scripted(author), **options).run(4)
     told = [line for line in capfd.readouterr().err.splitlines() if "without a call" in line]
     stalls = [line for line in told if "Blocking" in line]  # a busy machine stalls others, too
@@ -144,14 +144,14 @@ def test_an_agent_that_stalls_is_named(
         assert "test_ray.py" in line
 
 
-def test_what_cannot_be_shipped_is_refused(shared: EmbeddedServer) -> None:
+def test_what_cannot_be_shipped_is_refused(valkey: EmbeddedServer) -> None:
     world = Meadow(3)
     agents = [Walker(name) for name in world.names]
     with pytest.raises(MetropolisError, match="workers on Ray need a store"):
         Simulation(world, agents, workers="ray:1")
     world.lock = Lock()  # type: ignore[attr-defined]
     with pytest.raises(MetropolisError, match="cannot be sent to workers"):
-        Simulation(world, agents, store=shared.url, workers="ray:1").run(5)
+        Simulation(world, agents, store=valkey.url, workers="ray:1").run(5)
 
 
 class Named(Scripted):
@@ -167,20 +167,20 @@ class Named(Scripted):
         return await super().complete(request)
 
 
-def test_workers_know_what_the_check_has_found(shared: EmbeddedServer) -> None:
+def test_workers_know_what_the_check_has_found(valkey: EmbeddedServer) -> None:
     world = Meadow(3)
     agents = [Walker(name) for name in world.names]
-    Simulation(world, agents, Named(author), store=shared.url, workers="ray:1").run(5)
+    Simulation(world, agents, Named(author), store=valkey.url, workers="ray:1").run(5)
 
 
-def test_a_world_in_a_file_of_its_own(tmp_path: Path, shared: EmbeddedServer) -> None:
+def test_a_world_in_a_file_of_its_own(tmp_path: Path, valkey: EmbeddedServer) -> None:
     """Workers can import neither the file nor its imports."""
     beside = f"beside_{tmp_path.name}"  # imported once by this process
     (tmp_path / f"{beside}.py").write_text("WORDS = 'Pass it on'\n")
     lines = Path(minimal.__file__).read_text().replace('f"Pass this', 'f"{WORDS}: this')
     (tmp_path / "own_world.py").write_text(f"from {beside} import WORDS\n{lines}")
     digests = set()
-    for how in ({"store": "memory"}, {"store": shared.url, "workers": "ray:1"}):
+    for how in ({"store": "memory"}, {"store": valkey.url, "workers": "ray:1"}):
         scenario = make_scenario(str(tmp_path / "own_world.py"), agents=5, seed=2)
         llm = Client(Scripted(scenario.author))
         result = Simulation(scenario.world, scenario.agents, llm, seed=2, **how).run(10)  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ def test_workers_import_what_the_driver_imports(tmp_path: Path) -> None:
     assert (tmp_path / "it" / "trace.parquet").exists()
 
 
-def test_what_workers_cannot_import_is_named(tmp_path: Path, shared: EmbeddedServer) -> None:
+def test_what_workers_cannot_import_is_named(tmp_path: Path, valkey: EmbeddedServer) -> None:
     """A module is shipped only if the driver has imported it."""
     beside, world = f"late_{tmp_path.name}", tmp_path / f"late_world_{tmp_path.name}.py"
     (tmp_path / f"{beside}.py").write_text("FAR = 4\n")
@@ -205,7 +205,7 @@ def test_what_workers_cannot_import_is_named(tmp_path: Path, shared: EmbeddedSer
     lines = Path(minimal.__file__).read_text()
     world.write_text(lines.replace(observe, f"import {beside}\n        {observe}"))
     scenario = make_scenario(str(world), agents=3)
-    run = Simulation(scenario.world, scenario.agents, store=shared.url, workers="ray:1")
+    run = Simulation(scenario.world, scenario.agents, store=valkey.url, workers="ray:1")
     with pytest.raises(MetropolisError, match=f"cannot import .* named '{beside}'.*; install it"):
         run.run(3)
 

@@ -38,9 +38,9 @@ def simulation(out: Path, store: str | None, **limits: Any) -> Simulation:
     )
 
 
-def test_usage_is_that_of_a_run_in_memory(tmp_path: Path, shared: EmbeddedServer) -> None:
+def test_usage_is_that_of_a_run_in_memory(tmp_path: Path, valkey: EmbeddedServer) -> None:
     whole = simulation(tmp_path / "memory", None).run(STEPS)
-    result = simulation(tmp_path / "ray", shared.url).run(STEPS)
+    result = simulation(tmp_path / "ray", valkey.url).run(STEPS)
     assert whole.usage.keys() == {"think", "talk"} == result.usage.keys()
     for function, of in whole.usage.items():
         found = result.usage[function]
@@ -49,7 +49,7 @@ def test_usage_is_that_of_a_run_in_memory(tmp_path: Path, shared: EmbeddedServer
 
 
 @pytest.mark.parametrize("budget", ["max_tokens", "max_cost"])
-def test_a_budget_is_never_exceeded(tmp_path: Path, shared: EmbeddedServer, budget: str) -> None:
+def test_a_budget_is_never_exceeded(tmp_path: Path, valkey: EmbeddedServer, budget: str) -> None:
     whole = simulation(tmp_path / "memory", None).run(STEPS)
     tokens, cost = (
         whole.prompt_tokens + whole.output_tokens,
@@ -59,8 +59,8 @@ def test_a_budget_is_never_exceeded(tmp_path: Path, shared: EmbeddedServer, budg
     out = tmp_path / "it"
     for share in (0.3, 0.3, 2.0):
         limit = int(share * tokens) if budget == "max_tokens" else share * cost
-        result = simulation(out, shared.url, **{budget: limit}).run(STEPS)
-        store = shared.store(json.loads((out / "store.json").read_text())["run"])
+        result = simulation(out, valkey.url, **{budget: limit}).run(STEPS)
+        store = valkey.store(json.loads((out / "store.json").read_text())["run"])
         bought = store.bought()
         spent = [(one.prompt_tokens, one.output_tokens) for one in bought]
         used = (
@@ -76,10 +76,10 @@ def test_a_budget_is_never_exceeded(tmp_path: Path, shared: EmbeddedServer, budg
     assert (max(lines.values()), lines.total()) == (1, whole.calls)
 
 
-def test_limits_per_minute_are_shared(tmp_path: Path, shared: EmbeddedServer) -> None:
+def test_limits_per_minute_are_shared(tmp_path: Path, valkey: EmbeddedServer) -> None:
     with pytest.raises(MetropolisError, match="requests_per_minute is 1 and cannot be shared by 2"):
-        simulation(tmp_path / "few", shared.url, requests_per_minute=1).run(STEPS)
+        simulation(tmp_path / "few", valkey.url, requests_per_minute=1).run(STEPS)
     result = simulation(
-        tmp_path / "many", shared.url, requests_per_minute=10_000, tokens_per_minute=10_000_000
+        tmp_path / "many", valkey.url, requests_per_minute=10_000, tokens_per_minute=10_000_000
     ).run(2)
     assert result.steps == 2
