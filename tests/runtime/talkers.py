@@ -47,13 +47,13 @@ class Square(World):
         members = sorted(cluster, key=lambda member: member.name)
         draw = Random(f"{self.talks} {members[0].step} {[member.name for member in members]}")
         if len(members) > 1:
-            talks = [_talk(member, draw.randrange(100)) for member in members]
+            talks = [(member, draw.randrange(100)) for member in members]
             if draw.random() < 0.5:
-                await asyncio.gather(*talks)
+                await asyncio.gather(*(_talk(*talk) for talk in talks))
                 await _talk(members[0], draw.randrange(100))
             else:
                 for talk in talks:
-                    await talk
+                    await _talk(*talk)
         for member in members:
             x, y = member.position
             dx, dy = member.action
@@ -72,7 +72,7 @@ async def _talk(member: Member, topic: int) -> None:
 class Talker(Agent):
     name: str
     seed: int = 0
-    ways: Sequence[str] = WAYS
+    ways: tuple[str, ...] = WAYS
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         draw = Random(f"{self.seed} {self.name} {self.step}")
