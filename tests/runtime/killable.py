@@ -56,6 +56,7 @@ def simulation(
     workers: int | str = 1,
     ray_address: str | None = None,
     mode: str = "out_of_order",
+    lease_s: float = LEASE_S,
 ) -> Simulation:
     """Make a simulation of six walkers; resume the run in `out` if there is one."""
     world = Meadow(6, side=9, joint=1)
@@ -71,7 +72,7 @@ def simulation(
         ray_address=ray_address,
         mode=mode,
         waste_budget=1.0,
-        lease_s=LEASE_S,
+        lease_s=lease_s,
     )
 
 

@@ -57,7 +57,7 @@ def test_a_budget_is_never_exceeded(tmp_path: Path, valkey: EmbeddedServer, budg
     )
     (tmp_path / "bought").unlink()
     out = tmp_path / "it"
-    for share in (0.3, 0.3, 2.0):
+    for share in (0.3, 0.3, 3.0):  # one worker of two may do all of the rest
         limit = int(share * tokens) if budget == "max_tokens" else share * cost
         result = simulation(out, valkey.url, **{budget: limit}).run(STEPS)
         store = valkey.store(json.loads((out / "store.json").read_text())["run"])
