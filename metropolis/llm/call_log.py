@@ -121,16 +121,17 @@ class CallLog:
         return latest, ancestors
 
     def last_function(self, calls: Iterable[int]) -> str | None:
-        """The function of the call that ended last, a stream that goes on after all; None without.
+        """The function of the call that ended last; None without calls.
 
-        Ties are broken by agent and number.
+        A stream that goes on counts as the last. Ties are broken by agent and number.
         """
-        ends = []
-        for agent, number in (self._ids[index] for index in calls):
-            record = self.calls[agent][number]
-            ended = inf if record.completed is None else record.completed
-            ends.append((ended, agent, number, record.function))
-        return max(ends)[-1] if ends else None
+
+        def end_of(of: CallId) -> tuple[float, CallId]:
+            completed = self.calls[of[0]][of[1]].completed
+            return inf if completed is None else completed, of
+
+        last = max((self._ids[index] for index in calls), key=end_of, default=None)
+        return None if last is None else self.calls[last[0]][last[1]].function
 
     def add(
         self,
@@ -187,7 +188,7 @@ class Strand:
 
     @property
     def upstream(self) -> str | None:
-        """The function of the call that ended last of those that one sent now would wait for."""
+        """The function of the call that ended last among those that the next call waits for."""
         self.catch_up()
         self._waited, _ = self.log.latest(self._waited)
         return self.log.last_function(self._waited)

@@ -42,7 +42,7 @@ class SimulatedRequest:
     """Output tokens generated before preemptions."""
     priority: int = 0
     instance: int | None = None
-    """The index of that which got it last."""
+    """The index of the instance that got it last."""
     start: Start = Start()
     """Of the latest submission."""
     submitted_sim_s: float = 0.0

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from metropolis.cli import main
+from tests.waiting import eventually, has_ended
 
 STAND_IN = """
 import http.server, json, os, subprocess, sys, time
@@ -99,25 +99,10 @@ def test_a_signal_stops_the_server_and_its_children(
     number: signal.Signals, status: int, serving: subprocess.Popen[str], stand_in: Path
 ) -> None:
     report = json.loads(stand_in.read_text())
-    assert all(map(lives, report["pids"]))
+    assert not any(map(has_ended, report["pids"]))
     serving.send_signal(number)
     assert serving.wait(30) == status
-    wait_for_the_end_of(report["pids"])
-
-
-def wait_for_the_end_of(pids: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while any(map(lives, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def lives(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"  # a zombie has ended
+    assert eventually(lambda: all(map(has_ended, report["pids"])))
 
 
 def test_priorities_are_on_and_flags_of_the_user_come_last(
@@ -162,7 +147,8 @@ def test_a_server_that_fails_is_said_with_the_end_of_its_log(
     assert status == 1
     assert sentence in said
     assert said.endswith(f"{last}\n")
-    wait_for_the_end_of(json.loads(stand_in.read_text())["pids"])
+    pids = json.loads(stand_in.read_text())["pids"]
+    assert eventually(lambda: all(map(has_ended, pids)))
 
 
 def test_the_log_can_be_kept(

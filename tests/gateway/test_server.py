@@ -12,7 +12,6 @@ import openai
 import pytest
 
 from metropolis.dispatch.fixed import RoundRobin
-from metropolis.gateway import engine_client
 from metropolis.gateway.limits import Limits
 from tests.gateway.engines import (
     StubEngine,
@@ -221,10 +220,8 @@ def test_a_client_that_leaves_frees_the_engine(stream: bool, owned_by: str) -> N
     asyncio.run(ask())
 
 
-def test_a_thousand_connections_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Clients and engines keep the event loop busy, so that probes may wait for longer than usual.
-    monkeypatch.setattr(engine_client, "PROBE_S", 60.0)
-
+@pytest.mark.usefixtures("patient_probes")
+def test_a_thousand_connections_at_once() -> None:
     async def ask() -> None:
         engines = [StubEngine() for _ in range(2)]
         for engine in engines:

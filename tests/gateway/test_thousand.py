@@ -9,7 +9,6 @@ import openai
 import pytest
 
 from metropolis.dispatch.fixed import RoundRobin
-from metropolis.gateway import engine_client
 from tests.gateway.engines import StubEngine, gateway_before, until
 
 REQUESTS = 1000
@@ -24,12 +23,8 @@ async def answer(client: openai.AsyncOpenAI, question: str, stream: bool) -> str
     return "".join([piece.choices[0].delta.content or "" async for piece in pieces])
 
 
-def test_none_is_lost_and_none_answered_again_but_those_at_work_at_a_kill(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Clients and engines keep the event loop busy, so that probes may wait for longer than usual.
-    monkeypatch.setattr(engine_client, "PROBE_S", 60.0)
-
+@pytest.mark.usefixtures("patient_probes")
+def test_none_is_lost_and_none_answered_again_but_those_at_work_at_a_kill() -> None:
     async def ask() -> None:
         engines = [StubEngine(latency_s=0.05) for _ in range(2)]
 

@@ -138,7 +138,7 @@ def test_what_a_sibling_waited_makes_a_thread_starve_earlier() -> None:
     assert level(policy, slow) == 0
     policy.started(slow, 13.0)
     policy.completed(ServedRequest(slow, 0, 13.0, 14.0, 1))
-    assert policy.program_times_s("p") == (5.5, 8.5)  # its waiting began anew at 12.5
+    assert policy.program_times_s("p") == (5.5, 8.5)  # it waits again from 12.5 to 13
 
 
 def test_mlfq_promotes_a_call_that_has_waited_too_long() -> None:

@@ -9,6 +9,9 @@ from metropolis.llm.base import Completion, Request, UnavailableError
 from metropolis.llm.journal import key_of
 from metropolis.runtime.live.result import RunResult
 
+LONG_LEASE_S = 30.0
+"""No lease runs out, however slow the machine: that would buy answers twice."""
+
 
 class Counts:
     """Mixin of backends: counts answers, and fails from the `fails_at`-th answer on."""

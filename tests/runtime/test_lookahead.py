@@ -19,7 +19,7 @@ from metropolis.runtime.live.result import Interrupted, RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.workers import leases
-from tests.runtime.purchases import Counts, same
+from tests.runtime.purchases import LONG_LEASE_S, Counts, same
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 
 STEPS = 30
@@ -55,8 +55,8 @@ def test_the_history_is_that_of_a_run_in_memory(
 ) -> None:
     how = {"agent": agent, "seed": seed, "rule": ["versioned", "conservative"][seed % 2]}
     backend, out = Counting(), tmp_path / f"run-{seed}-{agent.__name__}-{workers}"
-    # No lease runs out, however slow the machine: that would buy answers twice.
-    run = simulation(backend, store=shared.url, workers=workers, out=out, lease_s=30.0, **how)
+    where = {"store": shared.url, "workers": workers, "out": out, "lease_s": LONG_LEASE_S}
+    run = simulation(backend, **where, **how)
     same(run.run(STEPS), simulation(Counting(), store="memory", **how).run(STEPS))
     assert max(backend.bought.values()) == 1
     assert run._stored is not None
@@ -67,8 +67,7 @@ def test_the_history_is_that_of_a_run_in_memory(
 
 def test_on_ray(valkey: EmbeddedServer, cluster: None) -> None:
     expected = simulation(Counting(), store="memory").run(STEPS)
-    # Ray's workers start slowly, so their leases are long.
-    run = simulation(Counting(), store=valkey.url, workers="ray:2", lease_s=30.0)
+    run = simulation(Counting(), store=valkey.url, workers="ray:2", lease_s=LONG_LEASE_S)
     same(run.run(STEPS), expected)
 
 

@@ -29,6 +29,7 @@ from metropolis.workers.ray import _run_actor
 from metropolis.world.scenario import make_scenario
 from metropolis.worlds import minimal
 from tests.runtime import killable
+from tests.runtime.purchases import LONG_LEASE_S
 from tests.runtime.walkers import Meadow, Walker, author
 from tests.timeline.recorded_runs import check
 
@@ -46,8 +47,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 def test_the_history_is_that_of_a_run_in_memory(
     tmp_path: Path, shared: EmbeddedServer, whole: RunResult, workers: str
 ) -> None:
-    # No lease runs out, however slow the machine: that would buy answers twice.
-    result = killable.simulation(tmp_path / "it", shared.url, workers, lease_s=30.0).run(STEPS)
+    run = killable.simulation(tmp_path / "it", shared.url, workers, lease_s=LONG_LEASE_S)
+    result = run.run(STEPS)
     assert result.history_sha256 == whole.history_sha256
     assert result.calls == whole.calls
     assert check(tmp_path / "it", result).meta.clock == "real"

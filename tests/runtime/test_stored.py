@@ -23,7 +23,7 @@ from metropolis.store.base import FencedOutError, StoreError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
 from tests.runtime import killable
-from tests.runtime.purchases import Counts, same
+from tests.runtime.purchases import LONG_LEASE_S, Counts, same
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 
 STEPS = 25
@@ -57,9 +57,8 @@ def test_the_history_is_that_of_a_run_in_memory(
     shared: EmbeddedServer, whole: RunResult, workers: int, agent: Any
 ) -> None:
     backend = Counting()
-    # No lease runs out, however slow the machine: that would buy answers twice.
-    run = simulation(backend, agent=agent, store=shared.url, workers=workers, lease_s=30.0)
-    result = run.run(STEPS)
+    where = {"store": shared.url, "workers": workers, "lease_s": LONG_LEASE_S}
+    result = simulation(backend, agent=agent, **where).run(STEPS)
     same(result, whole)
     assert result.history == whole.history
     assert max(backend.bought.values()) == 1

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.server import RedisServer
 from tests.store.lines import begin, claimed, commit, dispatch
+from tests.waiting import eventually, has_ended
 
 START = """
 import sys
@@ -26,7 +27,6 @@ from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.server import RedisServer
 from tests.store.lines import *
 """
-PATIENCE_S = 30.0
 
 
 @contextmanager
@@ -55,13 +55,6 @@ def tell(child: subprocess.Popen[str], line: str) -> None:
     assert child.stdin is not None
     child.stdin.write(line + "\n")
     child.stdin.flush()
-
-
-def eventually(so: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not so() and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return so()
 
 
 @pytest.fixture
@@ -170,14 +163,6 @@ print(server.pid, server.url, flush=True)
 """
 
 
-def ended(pid: int) -> bool:
-    """Return whether the process has ended; a zombie has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc, which Linux has")
 @pytest.mark.parametrize("end", ["kill", "exit", "thread", "fork"])
 def test_a_server_ends_with_its_owner(end: str, tmp_path: Path) -> None:
@@ -206,13 +191,13 @@ thread.start(); thread.join()
             owner.wait()
         else:
             assert RedisServer(url).runs() == []
-            assert not ended(int(pid))
+            assert not has_ended(int(pid))
             owner.send_signal(signal.SIGKILL)
             owner.wait()
-        assert eventually(lambda: ended(int(pid)))
+        assert eventually(lambda: has_ended(int(pid)))
         assert eventually(lambda: not socket.parent.exists())
         if forked is not None:
-            assert not ended(forked)
+            assert not has_ended(forked)
             os.kill(forked, signal.SIGKILL)
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
@@ -18,20 +17,12 @@ import pytest
 from metropolis.store import seals
 from metropolis.store.base import StoreError
 from metropolis.store.embedded import EmbeddedServer
-
-PATIENCE_S = 30.0
+from tests.waiting import PATIENCE_S, eventually
 
 
 def seal_of(folder: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads((folder / seals.SEAL).read_bytes())["is"]
     return found
-
-
-def eventually(so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not so() and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert so()
 
 
 def log_of(folder: Path) -> Path:
@@ -53,7 +44,7 @@ def lost(tmp_path: Path) -> Path:
     server = EmbeddedServer(tmp_path / "store")
     server.client.set("early", 12345)
     log = log_of(tmp_path / "store")
-    eventually(lambda: sealed_bytes(tmp_path / "store") == log.stat().st_size > 0)
+    assert eventually(lambda: sealed_bytes(tmp_path / "store") == log.stat().st_size > 0)
     assert server._watch is not None
     os.kill(server._watch.pid, signal.SIGKILL)
     server.client.set("late", 67890)
@@ -149,7 +140,7 @@ def test_a_server_that_was_killed_is_sealed(folder: Path) -> None:
     server = EmbeddedServer(folder)
     server.client.set("late", 67890)
     os.kill(server.pid, signal.SIGKILL)
-    eventually(lambda: bool(seal_of(folder)["closed"]))
+    assert eventually(lambda: bool(seal_of(folder)["closed"]))
     server.close()
     replace(log_of(folder), b"67890", b"67891")
     assert "is damaged" in refusal(folder)
@@ -185,8 +176,8 @@ def test_what_was_sealed_before_the_machine_failed(lost: Path) -> None:
 
 def rewrite(server: EmbeddedServer) -> None:
     server.client.bgrewriteaof()
-    eventually(lambda: not server.client.info("persistence")["aof_rewrite_in_progress"])
-    eventually(lambda: not server.client.info("persistence")["aof_rewrite_scheduled"])
+    assert eventually(lambda: not server.client.info("persistence")["aof_rewrite_in_progress"])
+    assert eventually(lambda: not server.client.info("persistence")["aof_rewrite_scheduled"])
 
 
 def test_a_file_that_the_server_has_rewritten(folder: Path) -> None:

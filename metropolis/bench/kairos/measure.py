@@ -173,7 +173,7 @@ def _summarize(
 def _informed(policy: Policy, served: WorkloadResult) -> Policy:
     """Kairos with the order of the executions of the run, as in §7.4; others as they are.
 
-    Of all of them, up to the latest update of each function: at least half.
+    The order counts the executions up to the latest update of each function, at least half of all.
     """
     if not isinstance(policy, Kairos):
         return policy

@@ -2,8 +2,9 @@
 
 The paper shows lengths only in figures without numbers, so the medians below are *estimates*. They
 agree with its text: the router is terse, the math expert brief, the humanities expert long
-(§2.1.3), and the math expert takes up to 25.1 times as long as the router (§1). That writers are
-longer than researchers, and that functions differ by more than their own spread, it does not say.
+(§2.1.3), and the math expert takes up to 25.1 times as long as the router (§1). It does
+not say that writers are longer than researchers, or that functions differ by more than their own
+spread.
 """
 
 from __future__ import annotations
