@@ -32,7 +32,10 @@ def test_none_is_lost_and_none_answered_again_but_those_at_work_at_a_kill() -> N
             return sum(engine.answered.total() for engine in engines) > answers
 
         async with gateway_before(*engines, dispatcher=RoundRobin, at_once=50) as (url, gateway):
-            client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+            # By default a connection may take 5 s: a thousand take longer on a busy machine.
+            client = openai.AsyncOpenAI(
+                base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600
+            )
             asked = [
                 asyncio.create_task(answer(client, f"q{n}", stream=bool(n % 2)))
                 for n in range(REQUESTS)
