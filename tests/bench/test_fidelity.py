@@ -40,7 +40,7 @@ def test_a_queue_amplifies_an_error_of_the_costs(tmp_path: Path) -> None:
 
     cards = {row["profile"]: row for row in result["predictions"]}
     assert PROFILE not in cards
-    assert cards["llama-3-8b/h200"]["estimate"]
+    assert cards["llama-3-8b/l4"]["estimate"]
     assert "RTX 4090" in cards["llama-3-8b/rtx-4090"]["source"]
     own = CliRunner().invoke(
         fidelity.command,

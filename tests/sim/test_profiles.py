@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -122,3 +125,18 @@ def test_inputs_need_sizes_and_room(tmp_path: Path) -> None:
 def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(MetropolisError, match="cannot be read: No such file"):
         load_profile(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("card", ["h100", "h200"])
+def test_a_fitted_profile_is_the_fit_to_its_recording(card: str) -> None:
+    home = Path(__file__).parents[2]
+    recording = home / "traces" / f"{card}-vllm-iterations.csv.gz"
+    fit = subprocess.run(
+        [sys.executable, home / "examples" / "fit_profile.py", recording],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    profile = load_profile(f"llama-3-8b/{card}")
+    for field, value in tomllib.loads(fit.stdout).items():
+        assert getattr(profile, field) == pytest.approx(value, rel=0.01), field

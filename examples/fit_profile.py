@@ -1,0 +1,64 @@
+"""Fit an instance's profile to the recorded iterations of a real engine.
+
+Run it from anywhere: python examples/fit_profile.py [ITERATIONS.csv.gz]; it needs scipy. A row is
+an iteration: `load` (a number; loads were apart from one another), `duration_ms`, `prefills`,
+`prompt_tokens` computed, sequences that made a token (`decodes`) and their `kv_tokens`. Without an
+argument it reads what vLLM 0.24 did on an H100, in `traces/`; the lines printed are those of
+`llama-3-8b/h100`.
+
+An engine that schedules ahead reads a result late while it prepares a prefill, so durations are
+summed over each prefill and its neighbours. Errors are relative and weigh by the square root of the
+time; outliers, such as the first use of a kernel, weigh less.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import least_squares
+
+default = Path(__file__).parent.parent / "traces" / "h100-vllm-iterations.csv.gz"
+path = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+load, took_ms, prefills, prompt, decodes, kv = np.loadtxt(path, delimiter=",", skiprows=1).T
+
+prefilling = prefills > 0
+near = prefilling.copy()
+near[:-1] |= prefilling[1:]
+near[1:] |= prefilling[:-1]
+joined = near[1:] & near[:-1] & (load[1:] == load[:-1])
+starts = np.flatnonzero(np.concatenate([[True], ~joined]))
+# Tokens of a chunk times the KV before each, as in `llama-3-8b.toml`: prompts are equally long.
+attended = prompt**2 / 2 / np.maximum(prefills, 1)
+
+
+def model(parameters):
+    """Milliseconds of each iteration, with `c_once`."""
+    w, g, h, b, k, q, c = parameters
+    compute = np.maximum(w, g * (prompt + decodes) + h)
+    return compute + b * decodes + k * kv + q * attended + c * prefilling
+
+
+def in_windows(values):
+    """Sum values over each window."""
+    return np.add.reduceat(values, starts)
+
+
+real = in_windows(took_ms)
+fitted = least_squares(
+    lambda parameters: (in_windows(model(parameters)) / real - 1) * np.sqrt(real / 1000),
+    x0=[5, 0.02, 2, 0.01, 3e-5, 1e-6, 0.5],
+    x_scale=[1, 0.01, 1, 0.01, 1e-5, 1e-6, 1],
+    bounds=([0] * 7, [np.inf] * 7),
+    loss="soft_l1",
+    f_scale=0.05,
+)
+for name, value in zip("wghbkqc", fitted.x, strict=True):
+    print(f"{name}_ms = {value:.3g}")
+print("c_once = true")
+error = in_windows(model(fitted.x)) / real - 1
+for kind, chosen in (("decodes alone", ~near[starts]), ("prefills", near[starts])):
+    total = in_windows(model(fitted.x))[chosen].sum() / real[chosen].sum() - 1
+    print(
+        f"# {kind}: {chosen.sum()} windows, {real[chosen].sum() / 1000:.1f} s, error of the sum "
+        f"{total:+.1%}, median of absolute errors {np.median(abs(error[chosen])):.1%}"
+    )
