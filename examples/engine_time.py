@@ -1,13 +1,15 @@
-"""SmallVille in real time before a real engine, whatever model that serves, in three modes.
+"""SmallVille in real time before a real engine, with any large model, in three modes.
 
 Run it from anywhere: python examples/engine_time.py [vllm|sglang URL [STEPS]]. For each call the
 engine gets as many random tokens as the prompt has and makes as many as the answer of the world's
 author has; then the author answers. So every mode has the same history and calls of the same
-length, and a model with random weights does as well as any. Start the engine without prefix cache
+length, and a model with random weights does as well as any; its vocabulary should have at least
+120,000 tokens. Start the engine without prefix cache
 and with priorities: vLLM with `--no-enable-prefix-caching --scheduling-policy priority`, its model
 named `m` by `--served-model-name m`; SGLang with `--disable-radix-cache
 --enable-priority-scheduling --schedule-low-priority-values-first`. Without arguments a stub in this
-process, which takes 1 ms a token, replaces the engine for 60 steps.
+process, which takes 1 ms a token, replaces the engine for 60 steps; these take mostly the CPU's
+time, so the speed-ups mean nothing.
 """
 
 import asyncio
@@ -50,7 +52,7 @@ class TimedByEngine(Scripted):
         else:
             path = "generate"
             sampling["max_new_tokens"] = tokens
-            body = {"input_ids": prompt, "sampling_params": sampling, "priority": priority}
+            body = {"input_ids": prompt, "sampling_params": sampling, "priority": priority // 32}
         async with self.session.post(f"{self.url}/{path}", json=body) as reply:
             reply.raise_for_status()
             await reply.read()
@@ -83,6 +85,8 @@ def serve_stub():
     return asyncio.run_coroutine_threadsafe(start(), loop).result()
 
 
+if len(sys.argv) == 2 or (len(sys.argv) > 2 and sys.argv[1] not in ("vllm", "sglang")):
+    sys.exit("usage: engine_time.py [vllm|sglang http://HOST:PORT [STEPS]]")
 kind, url = sys.argv[1:3] if len(sys.argv) > 2 else ("vllm", serve_stub())
 steps = int(sys.argv[3]) if len(sys.argv) > 3 else 720 if len(sys.argv) > 2 else 60
 print(f"25 agents, {steps} steps, {kind if len(sys.argv) > 2 else 'a stub'} at {url}; real time")
