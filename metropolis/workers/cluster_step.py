@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from msgspec.structs import replace
+
 from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, CallRecord
 from metropolis.store.execution import ClusterEffects, Execution
@@ -45,9 +47,17 @@ class ClusterStep:
         return self.cluster is not None and self.resolving is None
 
 
-LatestReads = dict[str, tuple[Reads, Reads]]
-"""Agent -> what its last step read to observe, and to resolve. A step that reads the same shares
-them: executions wait in memory for the floor, and read little that is new."""
+@dataclass(slots=True)
+class Latest:
+    """The last step of each agent, which the next shares as far as it is the same.
+
+    Executions wait in memory for the floor, and a sleeper's differ by their steps only.
+    """
+
+    reads: dict[str, tuple[Reads, Reads]] = field(default_factory=dict)
+    """Agent -> what it read to observe, and to resolve."""
+    executions: dict[AgentId, Execution] = field(default_factory=dict)
+    """By the first agent of the dispatch."""
 
 
 @dataclass(slots=True)
@@ -58,7 +68,7 @@ class ClusterSteps:
     attempt: int
     state: State
     parts: list[ClusterStep]
-    latest_reads: LatestReads
+    latest: Latest
 
     @property
     def is_resolved(self) -> bool:
@@ -82,11 +92,11 @@ class ClusterSteps:
             for member in cluster:
                 name = member.name
                 reads = part.observed[name], member.reads
-                before = self.latest_reads.get(name)
+                before = self.latest.reads.get(name)
                 if before == reads:
                     reads = before
                 else:
-                    self.latest_reads[name] = reads
+                    self.latest.reads[name] = reads
                 observed[name], resolved[name] = reads
             writes |= cluster.writes
             events += cluster.events
@@ -95,7 +105,7 @@ class ClusterSteps:
             effects.append(ClusterEffects.of(cluster))
             cluster.end()
             part.cluster = None  # it refers to `part`
-        return Execution(
+        execution = Execution(
             self.dispatch.step,
             self.dispatch.agents,
             actions,
@@ -107,6 +117,26 @@ class ClusterSteps:
             attempt=self.attempt,
             clusters=effects,
         )
+        first = self.dispatch.agents[0]
+        known = self.latest.executions.get(first)
+        if known is not None and repeats(execution, known):
+            execution = replace(known, step=execution.step, attempt=execution.attempt)
+        self.latest.executions[first] = execution
+        return execution
+
+
+def repeats(execution: Execution, before: Execution) -> bool:
+    """Whether only step and attempt differ, and neither has an effect."""
+    for each in (execution, before):
+        if each.writes or each.events or each.calls:
+            return False
+    return (
+        execution.agents == before.agents
+        and execution.clusters == before.clusters
+        and all(action is before.actions[name] for name, action in execution.actions.items())
+        and all(reads is before.observed[name] for name, reads in execution.observed.items())
+        and all(reads is before.resolved[name] for name, reads in execution.resolved.items())
+    )
 
 
 @cache
