@@ -4,12 +4,12 @@ Run it from anywhere: python examples/engine_time.py [vllm|sglang URL [STEPS]]. 
 engine gets as many random tokens as the prompt has and makes as many as the answer of the world's
 author has; then the author answers. So every mode has the same history and calls of the same
 length, and a model with random weights does as well as any; its vocabulary should have at least
-120,000 tokens. Start the engine without prefix cache
-and with priorities: vLLM with `--no-enable-prefix-caching --scheduling-policy priority`, its model
-named `m` by `--served-model-name m`; SGLang with `--disable-radix-cache
---enable-priority-scheduling --schedule-low-priority-values-first`. Without arguments a stub in this
-process, which takes 1 ms a token, replaces the engine for 60 steps; these take mostly the CPU's
-time, so the speed-ups mean nothing.
+120,000 tokens. Start the engine without prefix cache and with priorities: vLLM with
+`--no-enable-prefix-caching --scheduling-policy priority`, its model named `m` by
+`--served-model-name m`; SGLang with `--disable-radix-cache --enable-priority-scheduling
+--schedule-low-priority-values-first`. Without arguments a stub in this process replaces the engine
+for 60 steps. It takes 1 ms a token, so that most of the time is the CPU's: its speed-ups mean
+nothing.
 """
 
 import asyncio
@@ -21,11 +21,12 @@ import aiohttp
 from aiohttp import web
 
 from metropolis import Client, Simulation
+from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.backends.sglang import SGLang
 from metropolis.worlds import smallville
 
 LOWEST, VOCABULARY = 300, 120_000  # token ids, apart from special ones
-LAST = 1 << 20  # added to the priority of speculative requests, which rank below every step
 
 
 class TimedByEngine(Scripted):
@@ -34,6 +35,7 @@ class TimedByEngine(Scripted):
     def __init__(self, author, kind, url):
         super().__init__(author)
         self.kind, self.url, self.session, self.answers = kind, url, None, 0
+        self.backend = SGLang(url) if kind == "sglang" else Compatible(url, vllm=True)
 
     async def complete(self, request):
         """Return the author's answer when the engine is done."""
@@ -42,7 +44,7 @@ class TimedByEngine(Scripted):
             self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         draw = random.Random(f"{request.agent} {request.step} {request.number}")
         prompt = [draw.randrange(LOWEST, VOCABULARY) for _ in range(max(1, answer.prompt_tokens))]
-        priority = request.priority + LAST * request.speculative
+        priority = self.backend.body_of(request)["priority"]
         sampling = {"temperature": 0, "ignore_eos": True}
         tokens = max(1, answer.output_tokens)
         if self.kind == "vllm":
@@ -52,7 +54,7 @@ class TimedByEngine(Scripted):
         else:
             path = "generate"
             sampling["max_new_tokens"] = tokens
-            body = {"input_ids": prompt, "sampling_params": sampling, "priority": priority // 32}
+            body = {"input_ids": prompt, "sampling_params": sampling, "priority": priority}
         async with self.session.post(f"{self.url}/{path}", json=body) as reply:
             reply.raise_for_status()
             await reply.read()
@@ -85,11 +87,16 @@ def serve_stub():
     return asyncio.run_coroutine_threadsafe(start(), loop).result()
 
 
-if len(sys.argv) == 2 or (len(sys.argv) > 2 and sys.argv[1] not in ("vllm", "sglang")):
-    sys.exit("usage: engine_time.py [vllm|sglang http://HOST:PORT [STEPS]]")
-kind, url = sys.argv[1:3] if len(sys.argv) > 2 else ("vllm", serve_stub())
-steps = int(sys.argv[3]) if len(sys.argv) > 3 else 720 if len(sys.argv) > 2 else 60
-print(f"25 agents, {steps} steps, {kind if len(sys.argv) > 2 else 'a stub'} at {url}; real time")
+match sys.argv[1:]:
+    case []:
+        name, kind, url, steps = "a stub", "vllm", serve_stub(), 60
+    case ["vllm" | "sglang" as kind, url]:
+        name, steps = kind, 720
+    case ["vllm" | "sglang" as kind, url, number] if number.isdecimal():
+        name, steps = kind, int(number)
+    case _:
+        sys.exit("usage: engine_time.py [vllm|sglang http://HOST:PORT [STEPS]]")
+print(f"25 agents, {steps} steps, {name} at {url}; real time")
 print(f"{'mode':<14}{'makespan s':>12}{'speed-up':>10}{'calls':>8}{'answers':>9}  history")
 lockstep_s = None
 for mode in ("lockstep", "out_of_order", "optimistic"):

@@ -47,17 +47,9 @@ class ClusterStep:
         return self.cluster is not None and self.resolving is None
 
 
-@dataclass(slots=True)
-class Latest:
-    """The last step of each agent, which the next shares as far as it is the same.
-
-    Executions wait in memory for the floor, and a sleeper's differ by their steps only.
-    """
-
-    reads: dict[str, tuple[Reads, Reads]] = field(default_factory=dict)
-    """Agent -> what it read to observe, and to resolve."""
-    executions: dict[AgentId, Execution] = field(default_factory=dict)
-    """By the first agent of the dispatch."""
+LatestExecutions = dict[str, Execution]
+"""Agent -> its last execution. The next one shares its data as far as they are equal: executions
+wait in memory for the floor, and those of a sleeping agent differ only by their steps."""
 
 
 @dataclass(slots=True)
@@ -68,7 +60,7 @@ class ClusterSteps:
     attempt: int
     state: State
     parts: list[ClusterStep]
-    latest: Latest
+    latest: LatestExecutions
 
     @property
     def is_resolved(self) -> bool:
@@ -92,11 +84,9 @@ class ClusterSteps:
             for member in cluster:
                 name = member.name
                 reads = part.observed[name], member.reads
-                before = self.latest.reads.get(name)
-                if before == reads:
-                    reads = before
-                else:
-                    self.latest.reads[name] = reads
+                before = self.latest.get(name)
+                if before and reads == (known := (before.observed[name], before.resolved[name])):
+                    reads = known
                 observed[name], resolved[name] = reads
             writes |= cluster.writes
             events += cluster.events
@@ -117,11 +107,10 @@ class ClusterSteps:
             attempt=self.attempt,
             clusters=effects,
         )
-        first = self.dispatch.agents[0]
-        known = self.latest.executions.get(first)
-        if known is not None and repeats(execution, known):
-            execution = replace(known, step=execution.step, attempt=execution.attempt)
-        self.latest.executions[first] = execution
+        before = self.latest.get(next(iter(observed)))
+        if before and repeats(execution, before):
+            execution = replace(before, step=execution.step, attempt=execution.attempt)
+        self.latest |= dict.fromkeys(observed, execution)
         return execution
 
 

@@ -15,7 +15,12 @@ from metropolis.llm.agent import LLM, BlockingLLM, Sender
 from metropolis.llm.call_log import CallLog, current_strand, follow_tasks, in_strand
 from metropolis.store.execution import Execution
 from metropolis.types import Dispatch, MetropolisError, Position, Step
-from metropolis.workers.cluster_step import ClusterStep, ClusterSteps, Latest, has_routine
+from metropolis.workers.cluster_step import (
+    ClusterStep,
+    ClusterSteps,
+    LatestExecutions,
+    has_routine,
+)
 from metropolis.workers.event_loop import idles
 from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.workers.threads import DaemonThreads
@@ -58,7 +63,7 @@ class LocalWorker:
         self._seed, self._clock, self._virtual = seed, clock, virtual
         self._keep_text, self._one_by_one = keep_text, one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
-        self._latest = Latest()
+        self._latest: LatestExecutions = {}
         self._threads = DaemonThreads()
         self.threads_max = min(len(agents), THREADS_MAX) or 1
         """Plain agents that run at the same time."""

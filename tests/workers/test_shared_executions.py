@@ -1,4 +1,4 @@
-"""Steps that differ by their number only share their data while they wait in memory."""
+"""Executions that differ only by their steps share their data while they wait in memory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_sleepers_share_all_but_the_step(monkeypatch: pytest.MonkeyPatch) -> Non
     town = SmallVille(scenario.world.map, profiles, start=datetime.fromisoformat("2023-02-13"))
     Simulation(town, scenario.agents).run(6)
     for agents in {one.agents for one in found if one.step == 5}:
-        third, fourth = (
+        before, after = (
             next(one for one in found if (one.step, one.agents) == (step, agents))
             for step in (4, 5)
         )
-        assert third.step != fourth.step
-        assert not third.writes
+        assert before.step != after.step
+        assert not before.writes
         for name in SHARED:
-            assert getattr(third, name) is getattr(fourth, name), name
+            assert getattr(before, name) is getattr(after, name), name
 
 
 READS = Reads({}, {}, {})

@@ -147,7 +147,7 @@ class RecordedDependencies:
 
     def _is_unchanged(self, reads: Reads, step: Step, looked: Container[Area]) -> bool:
         """Whether all that was read is known: seen in the step before, and not changed since."""
-        if reads.areas is not looked:  # otherwise the same as in the step before: see Latest
+        if reads.areas is not looked:  # otherwise as in the step before: see LatestExecutions
             if len(reads.entities) > 1:  # things looked up by name may be new to the agent
                 return False
             for version in reads.entities.values():
