@@ -79,6 +79,27 @@ SEEDS = click.option(
 )
 
 
+def loads_of(
+    default: Sequence[float], least: float, most: float, kind: str, help: str
+) -> Callable[[Command], Command]:
+    """Return the option --loads: numbers of this kind from `least` to `most`."""
+    shown = ",".join(f"{load:g}" for load in default)
+
+    def parse(_context: click.Context, _option: click.Parameter, text: str) -> tuple[float, ...]:
+        try:
+            loads = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+        except ValueError:
+            loads = ()
+        if not loads or not all(least <= load <= most for load in loads):
+            raise click.BadParameter(
+                f"{text!r} should be {kind} from {least:g} to {most:g} separated by commas, as in "
+                f"{shown}"
+            )
+        return loads
+
+    return click.option("--loads", callback=parse, default=shown, show_default=True, help=help)
+
+
 def only_of(parts: Sequence[str]) -> Callable[[Command], Command]:
     """Return the option --only, which chooses some of a benchmark's parts."""
     return click.option(

@@ -93,27 +93,40 @@ def test_an_iteration_takes_the_cpu_time_that_was_measured(
 
 
 def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agentix, "LOADS", (0.5, 1.0))
     monkeypatch.setattr(agentix, "FEW_LOADS", (1.0,))
     shown = CliRunner().invoke(
-        agentix.command, ["--programs", "10", "--seeds", "0,1"], catch_exceptions=False
+        agentix.command,
+        ["--programs", "10", "--seeds", "0,1", "--loads", "0.5,1"],
+        catch_exceptions=False,
     )
     assert "all simulated" in shown.output
     assert "Agentix, fine quanta" in shown.output
     assert " | " in shown.output  # a value per seed
     assert "mixed, over MLFQ (paper: up to 5.5):" in shown.output
     assert "a batch: Agentix" in shown.output
-    some = [run for run in agentix.runs() if run.workload == "BFCL"]
-    few = [run for run in some if run.part == "curves"]
-    assert len(few) == len(SYSTEMS) * len(agentix.LOADS) < len(some)
-    monkeypatch.setattr(agentix, "runs", lambda: some)
-    asked = ["--programs", "10", "--only", "curves", "--json"]
-    result = CliRunner().invoke(agentix.command, asked, catch_exceptions=False)
+    some = ["--programs", "10", "--only", "curves", "--workload", "BFCL", "--loads", "1", "--json"]
+    result = CliRunner().invoke(agentix.command, some, catch_exceptions=False)
     simulated = json.loads(result.output)["simulated"]
     rows = simulated["curves"]
     assert [*simulated] == ["curves"]
-    assert [row["system"] for row in rows] == [run.system.name for run in few]
+    assert [(row["workload"], row["system"]) for row in rows] == [
+        ("BFCL", system.name) for system in SYSTEMS
+    ]
     assert all(row["average_ms"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--loads", "0"], "'0' should be multiples from 0.01 to 100 separated by commas, as in"),
+        (["--loads", "nan"], "'nan' should be multiples from 0.01 to 100"),
+        (["--only", "replicas", "--workload", "LATS"], "replicas have no runs of LATS"),
+    ],
+)
+def test_wrong_options_are_one_sentence(options: list[str], message: str) -> None:
+    refused = CliRunner().invoke(agentix.command, options)
+    assert refused.exit_code == 2
+    assert message in refused.output
 
 
 def test_invalid_seeds_are_refused() -> None:

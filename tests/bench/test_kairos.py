@@ -107,7 +107,9 @@ def test_the_next_rate_lies_between_those_beside_the_goal(
 def test_a_wrong_load_is_one_sentence(text: str) -> None:
     result = CliRunner().invoke(kairos.command, ["--loads", text])
     assert result.exit_code == 2
-    assert "should be per cents from 0 to 95 separated by commas, as in 1,50,90" in result.output
+    assert (
+        "should be per cents from 0 to 95 separated by commas, as in 1,30,50,70,90" in result.output
+    )
 
 
 def test_fewer_programs_fill_a_fleet_of_fewer_sequences() -> None:

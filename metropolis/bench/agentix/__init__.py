@@ -7,6 +7,7 @@ latency, load balancers, replicas, and the makespan of a batch.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import inf
@@ -14,7 +15,7 @@ from math import inf
 import click
 from rich.console import Console
 
-from metropolis.bench import SEEDS, only_of
+from metropolis.bench import SEEDS, loads_of, only_of
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.agentix.measure import Bench, Measured
 from metropolis.bench.agentix.systems import AGENTIX, SYSTEMS, System
@@ -28,11 +29,12 @@ from metropolis.sim.options import Preemption
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
 LOADS = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
-"""Shares of the rate that just saturates one instance, see Bench.busy_per_s."""
+"""Multiples of the rate that just saturates one instance, see Bench.busy_per_s."""
 FEW_LOADS = (0.4, 0.8, 1.1, 1.5)
 """Loads of runs with many instances."""
 BALANCERS = ("round_robin", "least_used", "prefix", "agentix")
 BALANCED = ("ShareGPT", "LATS")
+NAMES = (*WORKLOADS, MIXED)
 INSTANCES = 4
 REPLICAS = (1, 2, 4)
 PARTS = ("curves", "batches", "balancers", "replicas")
@@ -51,13 +53,12 @@ class Run:
     """Multiple of the programs of one instance."""
 
 
-def runs() -> list[Run]:
-    """Return all runs; a load of inf is a batch that arrives at once."""
-    names = (*WORKLOADS, MIXED)
+def runs(loads: Sequence[float] = LOADS) -> list[Run]:
+    """Return all runs, curves over `loads`; a load of inf is a batch that arrives at once."""
     balanced = [replace(AGENTIX, dispatcher=balancer) for balancer in BALANCERS]
     return [
-        *(Run("curves", name, one, load) for name in names for one in SYSTEMS for load in LOADS),
-        *(Run("batches", name, one, inf) for name in names for one in SYSTEMS),
+        *(Run("curves", name, one, load) for name in NAMES for one in SYSTEMS for load in loads),
+        *(Run("batches", name, one, inf) for name in NAMES for one in SYSTEMS),
         *(
             Run("balancers", name, one, load, INSTANCES, INSTANCES)
             for name in BALANCED
@@ -106,6 +107,20 @@ def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
     help="Whether a preempted request's KV blocks are copied as the prefix cache drops them, or "
     "all at once and back, as in vLLM 0.6.",
 )
+@click.option(
+    "--workload",
+    "workloads",
+    type=click.Choice(NAMES),
+    multiple=True,
+    help="May be repeated.  [default: all]",
+)
+@loads_of(
+    LOADS,
+    0.01,
+    100,
+    "multiples",
+    "Arrival rates of the curves, as multiples of the rate that keeps a full batch busy.",
+)
 @SEEDS
 @only_of(PARTS)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
@@ -114,6 +129,8 @@ def command(
     profile: str,
     sequences: int,
     preemption: Preemption,
+    workloads: tuple[str, ...],
+    loads: tuple[float, ...],
     seeds: tuple[int, ...],
     only: tuple[str, ...],
     as_json: bool,
@@ -123,7 +140,13 @@ def command(
     Instances are simulated; programs are generated from the paper's statistics. --programs is the
     number of chats per instance; other workloads get as many programs as take about as long.
     """
-    chosen = [run for run in runs() if run.part in (only or PARTS)]
+    chosen = [
+        run
+        for run in runs(loads)
+        if run.part in (only or PARTS) and run.workload in (workloads or NAMES)
+    ]
+    if not chosen:
+        raise click.UsageError(f"{' and '.join(only)} have no runs of {' and '.join(workloads)}")
     benches = [Bench(profile, sequences, programs, seed, preemption) for seed in seeds]
     tasks = [(bench, run) for bench in benches for run in chosen]
     found: dict[str, list[Measured]] = {run.part: [] for run in chosen}

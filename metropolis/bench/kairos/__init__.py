@@ -13,7 +13,7 @@ from itertools import product
 import click
 from rich.console import Console
 
-from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of
+from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, loads_of
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
@@ -30,18 +30,6 @@ def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> list[Measured]:
     return list(bench.measure(application, loads))
 
 
-def _loads(_context: click.Context, _option: click.Parameter, text: str) -> tuple[float, ...]:
-    try:
-        loads = tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError:
-        loads = ()
-    if not loads or not all(0 <= load <= 95 for load in loads):
-        raise click.BadParameter(
-            f"{text!r} should be per cents from 0 to 95 separated by commas, as in 1,50,90"
-        )
-    return loads
-
-
 @click.command("kairos")
 @click.option(
     "--application",
@@ -50,13 +38,13 @@ def _loads(_context: click.Context, _option: click.Parameter, text: str) -> tupl
     multiple=True,
     help="May be repeated.  [default: all]",
 )
-@click.option(
-    "--loads",
-    callback=_loads,
-    default=",".join(f"{load:g}" for load in LOADS),
-    show_default=True,
-    help="Per cent of a program's time that it queues under Parrot, on average: the rate of "
-    "arrivals is sought for each.",
+@loads_of(
+    LOADS,
+    0,
+    95,
+    "per cents",
+    "Per cent of a program's time that it queues under Parrot, on average: the rate of arrivals "
+    "is sought for each.",
 )
 @click.option(
     "--minutes",
