@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,6 +14,8 @@ from metropolis.gateway.backend import LocalGateway
 from metropolis.gateway.promotions import KEPT_S, PROGRAMS_MAX, Promotions
 from metropolis.gateway.proxy import Gateway
 from metropolis.llm.backends.compatible import Compatible
+from metropolis.llm.backends.openai import OpenAIClient
+from metropolis.llm.backends.sglang import SGLang
 from metropolis.llm.base import Promoter, Request
 from metropolis.llm.placement import placement_of
 from metropolis.policy.fixed import StepFirst
@@ -21,13 +23,19 @@ from tests.gateway.engines import StubEngine, gateway_before, until
 from tests.gateway.test_server import post
 from tests.llm.fakes import request
 
+CLIENTS: dict[str, Callable[[str], Compatible | SGLang]] = {
+    "http": Compatible,
+    "sglang": SGLang,
+    "openai": OpenAIClient,
+}
+
 
 @asynccontextmanager
 async def backend_before(engine: StubEngine, kind: str) -> AsyncIterator[tuple[Promoter, Gateway]]:
     """A client of a gateway before `engine`, which gets one request at a time."""
-    if kind == "http":
+    if kind in CLIENTS:
         async with gateway_before(engine, policy=StepFirst(), at_once=1) as (url, gateway):
-            client = Compatible(url)
+            client = CLIENTS[kind](url)
             await client.check()
             yield client, gateway
             await client.close()
@@ -45,14 +53,14 @@ def asked(step: int, *, speculative: bool = False) -> Request:
     return request(step=step, messages=turns, prompt=None, speculative=speculative, agent=step)
 
 
-@pytest.mark.parametrize("kind", ["http", "in process"])
+@pytest.mark.parametrize("kind", [*CLIENTS, "in process"])
 @pytest.mark.parametrize("is_promoted", [False, True])
 def test_they_go_last_until_they_are_needed(kind: str, is_promoted: bool) -> None:
     async def run() -> None:
         engine = StubEngine()
         engine.open.clear()
         async with backend_before(engine, kind) as (backend, gateway):
-            assert isinstance(backend, Compatible | LocalGateway)
+            assert isinstance(backend, Compatible | SGLang | LocalGateway)
             speculative = asked(2, speculative=True)
             calls = []
             for one in (asked(1), speculative, asked(3)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import os
 from collections.abc import AsyncGenerator, Collection
@@ -11,8 +10,8 @@ from typing import Any
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.connection import LIMITS, AnswerLimits
 from metropolis.llm.backends.http import JSONServer, parse_url
-from metropolis.llm.base import Completion, LLMError, RefusedError, Request
-from metropolis.llm.placement import placement_of
+from metropolis.llm.backends.promotion_sender import PromotionSender
+from metropolis.llm.base import Completion, RefusedError, Request
 
 OPENAI_HOST = "api.openai.com"
 SPECULATIVE_PRIORITY = 1 << 30
@@ -50,12 +49,11 @@ class Compatible:
             "max_completion_tokens" if address.hostname == OPENAI_HOST else "max_tokens"
         )
         self._url = address.geturl()
-        self._server: wire.ConnectedServer = JSONServer(
-            "the server", self._url, os.environ.get("OPENAI_API_KEY"), limits
-        )
+        server = JSONServer("the server", self._url, os.environ.get("OPENAI_API_KEY"), limits)
+        self._server: wire.ConnectedServer = server
+        self._promotions = PromotionSender(server, "promote")
         self.is_external = not vllm and _is_public(address.hostname or "")
         """Whether the server is probably an external API, whose calls cost money."""
-        self._promotions: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
         return self._server.called
@@ -75,24 +73,12 @@ class Compatible:
 
     def promote(self, request: Request) -> None:
         """See Promoter; servers other than a gateway cannot change the rank of a request."""
-        server = self._server
-        if isinstance(server, JSONServer) and server.is_gateway:
-            task = asyncio.ensure_future(self._promote(server, request))
-            self._promotions.add(task)
-            task.add_done_callback(self._promotions.discard)
-
-    async def _promote(self, server: JSONServer, request: Request) -> None:
-        try:
-            program = placement_of(request).program
-            await server.send("promote", {"program": program}, f"the promotion of {request.where}")
-        except LLMError:
-            pass  # the request keeps its rank; it fails by itself if the gateway is lost
+        if self._server.is_gateway:
+            self._promotions.send(request)
 
     async def close(self) -> None:
         """Close all connections."""
-        for task in self._promotions:
-            task.cancel()
-        await asyncio.gather(*self._promotions, return_exceptions=True)
+        await self._promotions.close()
         await self._server.close()
 
     def body_of(self, request: Request) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class _Server:
     def __init__(self, url: str, called: str, limits: AnswerLimits) -> None:
         self._url, self.called, self._limits = url, called, limits
         self.meter = Meter(called)
-        self._is_gateway = False
+        self.is_gateway = False
         self._client = _open(url, limits)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class _Server:
         try:
             async with asyncio.timeout(CHECK_S), self._exchange(listing, "the check") as answer:
                 content = await self._content(answer)
-                self._is_gateway = GATEWAY in answer.headers
+                self.is_gateway = GATEWAY in answer.headers
         except TimeoutError:
             raise UnavailableError(
                 f"{self.called} did not answer within {CHECK_S:g} s; is the address right?"
@@ -121,7 +121,7 @@ class _Server:
         self, path: str, body: Any, request: Request
     ) -> AbstractAsyncContextManager[AsyncAPIResponse[Any]]:
         headers: Any = {}
-        if self._is_gateway:
+        if self.is_gateway:
             headers = {name: quote(value) for name, value in headers_of(request).items()}
         client = self._client
         route: Any = client.completions if path == "completions" else client.chat.completions

@@ -19,6 +19,7 @@ import msgspec
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.connection import LIMITS, AnswerLimits
 from metropolis.llm.backends.http import ABORT_S, JSONServer
+from metropolis.llm.backends.promotion_sender import PromotionSender
 from metropolis.llm.base import Completion, LLMError, MalformedError, Request
 
 CHAT = "v1/chat/completions"
@@ -68,6 +69,7 @@ class SGLang:
             os.environ.get("SGLANG_API_KEY"),
             limits,
         )
+        self._promotions = PromotionSender(self._server, "v1/promote")
         self._rid = _new_rid()
         self._count = count()
         self._aborts: set[asyncio.Task[None]] = set()
@@ -110,10 +112,15 @@ class SGLang:
                 async for item in items:
                     yield item
 
+    def promote(self, request: Request) -> None:
+        """See Promoter; SGLang itself cannot change the rank of a request."""
+        if self._server.is_gateway:
+            self._promotions.send(request)
+
     async def close(self) -> None:
         """Wait for pending aborts and close all connections."""
         await asyncio.gather(*self._aborts)
-        await self._server.close()
+        await self._promotions.close()
 
     def body_of(self, request: Request) -> dict[str, Any]:
         """The body for `/generate` (a prompt) or `/v1/chat/completions` (a chat)."""

@@ -49,6 +49,10 @@ class Server(Protocol):
 class ConnectedServer(Server, Protocol):
     """A server that owns its connections."""
 
+    @property
+    def is_gateway(self) -> bool:
+        """Whether the latest GET found a metropolis gateway: requests then carry its headers."""
+
     async def close(self) -> None:
         """Close all connections."""
 

@@ -1,0 +1,43 @@
+"""Promotions of agent-steps at a metropolis gateway, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from metropolis.llm.backends.http import JSONServer
+from metropolis.llm.base import LLMError, Request
+from metropolis.llm.placement import placement_of
+
+
+class PromotionSender:
+    """Sends promotions to the gateway `server` at `path`, in the background."""
+
+    def __init__(self, server: JSONServer, path: str) -> None:
+        self._server, self._path = server, path
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out pending promotions, which belong to this process."""
+        return vars(self) | {"_tasks": set()}
+
+    def send(self, request: Request) -> None:
+        """See Promoter."""
+        task = asyncio.ensure_future(self._send(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Cancel what is pending, and close the connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.close()
+
+    async def _send(self, request: Request) -> None:
+        program = placement_of(request).program
+        with suppress(LLMError):  # it keeps its rank, and fails by itself if the gateway is lost
+            await self._server.send(
+                self._path, {"program": program}, f"the promotion of {request.where}"
+            )
