@@ -33,7 +33,7 @@ from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
 from metropolis.world.state import State
 
-WASTE_BUDGET = 0.15
+WASTE_BUDGET = 0.2
 """The default, where calls cost nothing but time."""
 
 
