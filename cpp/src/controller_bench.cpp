@@ -143,7 +143,7 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
   const auto make = [&](std::span<const Position> positions) {
     return make_controller(rule, metric, VELOCITY, positions, {}, options.steps);
   };
-  // Heap bytes of a controller, over so many that malloc's caches of small blocks do not matter.
+  // Mean heap bytes of many controllers: malloc's caches of small blocks then do not matter.
   const auto bytes_each = [&](std::span<const Position> positions) {
     std::vector<std::unique_ptr<Controller>> copies(
         static_cast<std::size_t>(std::max(1, 100'000 / options.agents)));

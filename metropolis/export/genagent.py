@@ -188,7 +188,7 @@ class GenAgentExport:
 
 
 def _name(name: str) -> str:
-    """A name with at most one space: the page `demo` finds nobody whose name has two."""
+    """A name with at most one space: the page `demo` does not find names with two."""
     first, _, others = name.partition(" ")
     return f"{first} {others.replace(' ', NO_BREAK)}" if others else first
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from metropolis.reuse.plan import Band
 
 CELLS_MAX = 150
-"""A grid of one layer is searched at once if it has at most so many cells."""
+"""Maximum number of cells of a grid of single layers that is searched at once."""
 
 
 def grid(layers: int, width: int) -> list[Band]:

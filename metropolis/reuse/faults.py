@@ -25,7 +25,7 @@ def chosen_by(
 
 
 def input_layers_of(reuse: CacheReuse, model: str, layers: float = inf) -> frozenset[int]:
-    """The plug-in's `input_layers` of a model with so many `layers`.
+    """The plug-in's `input_layers` of a model with this number of `layers`.
 
     Raises PluginError if it fails or returns no set of them.
     """

@@ -89,8 +89,8 @@ class NativeSpeculation:
     ) -> None:
         """Parameters as of `ReferenceSpeculation`; `controller` has no other user.
 
-        `perception_radius`: the usual radius of questions. `numbers_kept`: beyond so many entities
-        or digests, those that are not in use are forgotten.
+        `perception_radius`: the usual radius of questions. `numbers_kept`: the number of entities
+        or digests beyond which those that are not in use are forgotten.
         """
         self._names = _Numbers[str](numbers_kept)
         self._digests = _Numbers[Digest](numbers_kept)

@@ -13,7 +13,7 @@ from metropolis.torch_engine.kv import KV
 from metropolis.torch_engine.model import Model, finish, project
 
 SPARE = 2
-"""Buffers are made smaller when they have so many times the needed memory."""
+"""Buffers shrink when their memory is this multiple of what is needed."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class DecodeBatch:
         return [*self._keys, *self._values, *self._inputs.values()]
 
     def _resize(self, rows: int, room: int) -> None:
-        """Give the buffers room for so many rows and tokens, of which what is used fits."""
+        """Resize the buffers to `rows` rows of `room` tokens; what is in use must fit."""
         used = len(self._rows)
         kept = max((row.tokens for row in self._rows), default=0)
 

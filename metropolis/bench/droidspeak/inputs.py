@@ -85,7 +85,7 @@ def _inputs(quick: bool) -> Sequence[int]:
 
 
 def _plan(inputs: int, receiver: str) -> Plan:
-    """A plan of 16 recomputed layers in so many bands; without one they begin at layer 0."""
+    """A plan that recomputes 16 layers in `inputs` bands; with 0, the first 16 layers."""
     plan = plan_for(INSTRUCT, receiver)
     width = 16 // max(1, inputs)
     bands = tuple(Band(1 + 2 * width * n, 2 * width * n + width) for n in range(inputs))

@@ -48,7 +48,7 @@ class Pair(NamedTuple):
         return {"ours": ours.recompute, "all KV": (), "all E": all_inputs(self.plan.layers)}
 
     def prompt(self, tokens: int) -> Tensor:
-        """A prompt of so many tokens, of the test's contexts in a row and a question."""
+        """A prompt of `tokens` tokens: the test's contexts in a row, then a question."""
         question = self.test.typical.questions[0].tokens
         words = cycle(torch.cat([passage.context for passage in self.test.passages]))
         return torch.cat((torch.stack(list(islice(words, tokens - len(question)))), question))

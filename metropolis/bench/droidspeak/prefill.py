@@ -61,9 +61,9 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
             for row in rows
         ),
         "Rate: how many times as many requests a receiver serves with reuse, while their mean TTFT "
-        "is at most so many lone full prefills, or whatever it is (saturated). Paper: Table 2 of "
-        f"its first version; the later one reports prefills up to {PAPER_PREFILL:g} x as fast, and "
-        f"up to {PAPER_THROUGHPUT:g} x the throughput.",
+        "is at most this multiple of a lone full prefill, or without a limit (saturated). Paper: "
+        "Table 2 of its first version; the later one reports prefills up to "
+        f"{PAPER_PREFILL:g} x as fast, and up to {PAPER_THROUGHPUT:g} x the throughput.",
     )
 
 

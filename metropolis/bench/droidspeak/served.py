@@ -94,7 +94,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
 def _measured(
     gateway: str, engine: str, folder: Path, plan: Plan, tokens: int, first: int, quick: bool
 ) -> dict[str, Any]:
-    """The row of contexts of so many tokens; they are numbered from `first`, as none may recur."""
+    """Measure with contexts of `tokens` tokens, numbered from `first`, since none may recur."""
     from metropolis.torch_engine.examples import load_examples
 
     examples = load_examples(folder / "test.jsonl")
