@@ -100,13 +100,13 @@ def loads_of(
     return click.option("--loads", callback=parse, default=shown, show_default=True, help=help)
 
 
-def only_of(parts: Sequence[str]) -> Callable[[Command], Command]:
-    """Return the option --only, which chooses some of a benchmark's parts."""
+def some_of(option: str, names: Sequence[str], what: str) -> Callable[[Command], Command]:
+    """Return an option that chooses some of `names`; `what` is one of them."""
     return click.option(
-        "--only",
+        option,
         multiple=True,
-        type=click.Choice(parts),
-        help="A part; may be repeated. [default: all]",
+        type=click.Choice(names),
+        help=f"{what}; may be repeated. [default: all]",
     )
 
 

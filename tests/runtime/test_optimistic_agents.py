@@ -12,7 +12,7 @@ import pytest
 import metropolis.workers.local as local
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.client import Client
-from metropolis.runtime.live.optimistic import WASTE_BUDGET, OptimisticWorkerPool
+from metropolis.runtime.live.optimistic import OptimisticWorkerPool
 from metropolis.types import MetropolisError
 from tests.runtime.test_optimistic import Expects, Road, Walks, run
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, choose
@@ -152,7 +152,7 @@ def test_nothing_runs_ahead_by_default_before_a_server_on_the_internet(
     assert not Compatible(url, vllm=True).is_external
     pool: Any = OptimisticWorkerPool
     made = pool(None, None, [], Client(Compatible(url)), None, 1, 0, None)
-    assert made.waste_budget == (0 if is_external else WASTE_BUDGET)
+    assert made.waste_budget == (0 if is_external else 0.2)
     assert pool(None, None, [], Client(Compatible(url)), None, 1, 0, 0.3).waste_budget == 0.3
 
 

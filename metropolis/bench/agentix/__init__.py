@@ -15,7 +15,7 @@ from math import inf
 import click
 from rich.console import Console
 
-from metropolis.bench import SEEDS, loads_of, only_of
+from metropolis.bench import SEEDS, loads_of, some_of
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.agentix.measure import Bench, Measured
 from metropolis.bench.agentix.systems import AGENTIX, SYSTEMS, System
@@ -107,13 +107,7 @@ def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
     help="Whether a preempted request's KV blocks are copied as the prefix cache drops them, or "
     "all at once and back, as in vLLM 0.6.",
 )
-@click.option(
-    "--workload",
-    "workloads",
-    type=click.Choice(NAMES),
-    multiple=True,
-    help="May be repeated.  [default: all]",
-)
+@some_of("--workload", NAMES, "A workload")
 @loads_of(
     LOADS,
     0.01,
@@ -122,14 +116,14 @@ def _busy_per_s(bench: Bench, workload: str, system: System) -> float:
     "Arrival rates of the curves, as multiples of the rate that keeps a full batch busy.",
 )
 @SEEDS
-@only_of(PARTS)
+@some_of("--only", PARTS, "A part")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
     programs: int,
     profile: str,
     sequences: int,
     preemption: Preemption,
-    workloads: tuple[str, ...],
+    workload: tuple[str, ...],
     loads: tuple[float, ...],
     seeds: tuple[int, ...],
     only: tuple[str, ...],
@@ -143,10 +137,10 @@ def command(
     chosen = [
         run
         for run in runs(loads)
-        if run.part in (only or PARTS) and run.workload in (workloads or NAMES)
+        if run.part in (only or PARTS) and run.workload in (workload or NAMES)
     ]
     if not chosen:
-        raise click.UsageError(f"{' and '.join(only)} have no runs of {' and '.join(workloads)}")
+        raise click.UsageError(f"{' and '.join(only)} have no runs of {' and '.join(workload)}")
     benches = [Bench(profile, sequences, programs, seed, preemption) for seed in seeds]
     tasks = [(bench, run) for bench in benches for run in chosen]
     found: dict[str, list[Measured]] = {run.part: [] for run in chosen}

@@ -13,7 +13,7 @@ from itertools import product
 import click
 from rich.console import Console
 
-from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, loads_of
+from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, loads_of, some_of
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
@@ -31,13 +31,7 @@ def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> list[Measured]:
 
 
 @click.command("kairos")
-@click.option(
-    "--application",
-    "applications",
-    type=click.Choice(ALL),
-    multiple=True,
-    help="May be repeated.  [default: all]",
-)
+@some_of("--application", ALL, "An application")
 @loads_of(
     LOADS,
     0,
@@ -73,7 +67,7 @@ def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> list[Measured]:
 @SEEDS
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
-    applications: tuple[str, ...],
+    application: tuple[str, ...],
     loads: tuple[float, ...],
     minutes: float,
     history: int,
@@ -92,8 +86,8 @@ def command(
     fleet = fleet_of(instance, profile, instances)
     specs = instance or (f"{profile}:{instances}",)
     tasks = [
-        (Bench(specs, sequences, minutes, history, seed), application, loads)
-        for seed, application in product(seeds, applications or ALL)
+        (Bench(specs, sequences, minutes, history, seed), name, loads)
+        for seed, name in product(seeds, application or ALL)
     ]
     runs = in_processes(
         _measure, tasks, "workloads", lambda task: f"{task[1]}, seed {task[0].seed}"

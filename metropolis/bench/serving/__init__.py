@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, only_of
+from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, some_of
 from metropolis.bench._spread import SPREAD, spread
 from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Society
 from metropolis.policy.named import DISPATCHERS, names_of
@@ -64,7 +64,7 @@ LIVE = (
     show_default=True,
     help="Reuse the KV cache of shared prefixes.",
 )
-@only_of(PARTS)
+@some_of("--only", PARTS, "A part")
 @SEEDS
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(

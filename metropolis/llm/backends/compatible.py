@@ -78,7 +78,7 @@ class Compatible:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._promotions.close()
+        await self._promotions.cancel()
         await self._server.close()
 
     def body_of(self, request: Request) -> dict[str, Any]:

@@ -64,7 +64,13 @@ class OpenAIClient(Compatible):
         limits: AnswerLimits = LIMITS,
     ) -> None:
         super().__init__(url, model, named=named, sends_seed=sends_seed, limits=limits)
+        self._gateway = self._server  # takes the promotions, for which the client has no route
         self._server = _Server(self._url, self._server.called, limits)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await super().close()
+        await self._gateway.close()
 
 
 class _Server:

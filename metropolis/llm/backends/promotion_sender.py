@@ -28,12 +28,11 @@ class PromotionSender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self) -> None:
-        """Cancel what is pending, and close the connections."""
+    async def cancel(self) -> None:
+        """Cancel what is pending."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.close()
 
     async def _send(self, request: Request) -> None:
         program = placement_of(request).program

@@ -120,7 +120,8 @@ class SGLang:
     async def close(self) -> None:
         """Wait for pending aborts and close all connections."""
         await asyncio.gather(*self._aborts)
-        await self._promotions.close()
+        await self._promotions.cancel()
+        await self._server.close()
 
     def body_of(self, request: Request) -> dict[str, Any]:
         """The body for `/generate` (a prompt) or `/v1/chat/completions` (a chat)."""
