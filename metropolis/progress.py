@@ -27,7 +27,11 @@ class _Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s")
+        if speed is None:
+            return Text()
+        if speed < 1:
+            return Text(f"{60 * speed:,.2g} {self.unit}/min")
+        return Text(f"{speed:,.0f} {self.unit}/s")
 
 
 class _TimeLeft(ProgressColumn):

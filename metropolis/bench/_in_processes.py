@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context, parent_process
+from multiprocessing.queues import SimpleQueue
 from threading import Thread
 from typing import TypeVar
 
@@ -14,30 +16,54 @@ from metropolis.progress import progress_bar
 Task = TypeVar("Task")
 Found = TypeVar("Found")
 
+_completed: SimpleQueue[int] | None = None
+"""In a process of the pool: takes 1 for each run."""
+
 
 def in_processes(
-    measure: Callable[[Task], Found],
+    measure: Callable[[Task], Iterable[Found]],
     tasks: Sequence[Task],
-    unit: str,
+    runs_per_task: int,
     description: Callable[[Task], str],
-) -> Iterator[tuple[Task, Found]]:
-    """Each task with what `measure`, a function of a module, returns for it, in order.
+) -> Iterator[tuple[Task, list[Found]]]:
+    """Each task with the results of its runs, in order.
 
-    A progress bar counts them in `unit` and shows the description of the last one. The processes
-    end with this one, however it ends.
+    `measure`, a function of a module, yields the result of each run of a task. A progress bar
+    counts the runs and shows the description of the task that ended last. The processes end with
+    this one, however it ends.
     """
+    context = get_context("spawn")
+    completed: SimpleQueue[int] = context.SimpleQueue()
     with (
-        progress_bar(len(tasks), unit) as (advance, describe),
-        ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_end_with_parent) as pool,
+        progress_bar(runs_per_task * len(tasks), "runs") as (advance, describe),
+        ProcessPoolExecutor(mp_context=context, initializer=_begin, initargs=(completed,)) as pool,
     ):
-        for task, found in zip(tasks, pool.map(measure, tasks), strict=True):
+
+        def count() -> None:
+            while True:
+                advance(completed.get())
+
+        # It is not waited for: a process that is killed may hold the queue for ever.
+        Thread(target=count, daemon=True).start()
+        found = pool.map(partial(_measure, measure), tasks)
+        for task, results in zip(tasks, found, strict=True):
             describe(description(task))
-            yield task, found
-            advance(1)
+            yield task, results
 
 
-def _end_with_parent() -> None:
-    """End this process with its parent, which may be killed while a task runs."""
+def _measure(measure: Callable[[Task], Iterable[Found]], task: Task) -> list[Found]:
+    assert _completed is not None
+    found = []
+    for one in measure(task):
+        found.append(one)
+        _completed.put(1)
+    return found
+
+
+def _begin(completed: SimpleQueue[int]) -> None:
+    """Prepare this process, which ends with its parent: that may be killed while a task runs."""
+    global _completed  # the only way to hand a queue to a process of a pool
+    _completed = completed
     parent = parent_process()
     assert parent is not None
 

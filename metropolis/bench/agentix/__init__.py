@@ -7,7 +7,7 @@ latency, load balancers, replicas, and the makespan of a batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import inf
@@ -73,10 +73,10 @@ def runs(loads: Sequence[float] = LOADS) -> list[Run]:
     ]
 
 
-def _measure(task: tuple[Bench, Run]) -> Measured:
+def _measure(task: tuple[Bench, Run]) -> Iterator[Measured]:
     bench, run = task
     per_s = run.load * run.instances * _busy_per_s(bench, run.workload, run.system)
-    return bench.run(run.workload, run.system, per_s, run.instances, run.shares)
+    yield bench.run(run.workload, run.system, per_s, run.instances, run.shares)
 
 
 def _description(task: tuple[Bench, Run]) -> str:
@@ -144,8 +144,8 @@ def command(
     benches = [Bench(profile, sequences, programs, seed, preemption) for seed in seeds]
     tasks = [(bench, run) for bench in benches for run in chosen]
     found: dict[str, list[Measured]] = {run.part: [] for run in chosen}
-    for (_, run), measured in in_processes(_measure, tasks, "runs", _description):
-        found[run.part].append(measured)
+    for (_, run), measured in in_processes(_measure, tasks, 1, _description):
+        found[run.part] += measured
     if as_json:
         settings = {
             "profile": profile,

@@ -7,6 +7,7 @@ with ablations and the accuracy of the order.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, loads_of, some_of
 from metropolis.bench._in_processes import in_processes
-from metropolis.bench.kairos.measure import Bench, Measured
+from metropolis.bench.kairos.measure import SYSTEMS, Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
@@ -25,9 +26,9 @@ LOADS = (1.0, 30.0, 50.0, 70.0, 90.0)
 ALL = (*APPLICATIONS, CO_LOCATED)
 
 
-def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> list[Measured]:
+def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> Iterator[Measured]:
     bench, application, loads = task
-    return list(bench.measure(application, loads))
+    return bench.measure(application, loads)
 
 
 @click.command("kairos")
@@ -90,7 +91,7 @@ def command(
         for seed, name in product(seeds, application or ALL)
     ]
     runs = in_processes(
-        _measure, tasks, "workloads", lambda task: f"{task[1]}, seed {task[0].seed}"
+        _measure, tasks, len(loads) * len(SYSTEMS), lambda task: f"{task[1]}, seed {task[0].seed}"
     )
     measured = [one for _, found in runs for one in found]
     bands = bands_of(fleet.profile_names)
