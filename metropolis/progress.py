@@ -30,7 +30,7 @@ class _Rate(ProgressColumn):
         if speed is None:
             return Text()
         if speed < 1:
-            return Text(f"{60 * speed:,.2g} {self.unit}/min")
+            return Text(f"{60 * speed:.2g} {self.unit}/min")
         return Text(f"{speed:,.0f} {self.unit}/s")
 
 
