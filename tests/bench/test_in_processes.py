@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
+import pytest
+
+from metropolis.bench import _in_processes
 from tests.waiting import eventually, has_ended
 
 PROGRAM = """
@@ -36,42 +41,25 @@ def pids(folder: Path) -> list[int]:
     return [int(text) for path in folder.glob("*.pid") if (text := path.read_text())]
 
 
-COUNTING = """
-import contextlib
-from pathlib import Path
-import metropolis.bench._in_processes as processes
-from tests.waiting import eventually
-
-@contextlib.contextmanager
-def bar(total, unit):
-    counted = []
-    def advance(runs):
-        counted.append(runs)
-        Path(f"{sum(counted)}.counted").touch()
-    yield advance, lambda text: None
-
-def measure(task):
-    yield task
-    assert eventually(Path("1.counted").exists)
-    yield task + 1
-
-if __name__ == "__main__":
-    processes.progress_bar = bar
-    print(list(processes.in_processes(measure, [10, 20], 2, str)))
-"""
+def two_runs(task: tuple[Path, int]) -> Iterator[int]:
+    folder, number = task
+    yield number
+    assert eventually((folder / "1.counted").exists)
+    yield number + 1
 
 
-def test_a_run_is_counted_before_its_task_ends(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(COUNTING)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[(10, [10, 11]), (20, [20, 21])]\n"
+def test_a_run_is_counted_before_its_task_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def bar(_total: int, _unit: str) -> Iterator[tuple[Callable[[int], None], Callable[..., None]]]:
+        counts = count(1)
+        yield (
+            lambda _runs: (tmp_path / f"{next(counts)}.counted").touch(),
+            lambda _text: None,
+        )
+
+    monkeypatch.setattr(_in_processes, "progress_bar", bar)
+    first, second = (tmp_path, 10), (tmp_path, 20)
+    found = list(_in_processes.in_processes(two_runs, [first, second], 2, str))
+    assert found == [(first, [10, 11]), (second, [20, 21])]
