@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from metropolis.bench import kairos
+from metropolis.bench.kairos import kept, measure
 from metropolis.bench.kairos.measure import NEAR, SYSTEMS, Bench, Measured, next_rate
 from metropolis.bench.kairos.paper import bands_of
 from metropolis.bench.kairos.tables import OverSeeds, accuracies, reductions
+from metropolis.durable import DamagedError
 from metropolis.trace.generate.agentic import CO_LOCATED
 
 SMALL = ["--minutes", "0.2", "--history", "20", "--instances", "1", "--loads", "1,20"]
@@ -133,3 +136,39 @@ def test_a_history_is_learned_from_and_not_measured() -> None:
     accuracy = [{one.system: one.accuracy for one in measured} for measured in (untrained, trained)]
     assert accuracy[0]["Ayo"] == accuracy[1]["Ayo"]
     assert accuracy[0]["Kairos"] < accuracy[1]["Kairos"]
+
+
+def test_a_run_that_a_folder_keeps_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(("llama-3-8b/l4",), 256, 0.2, 5, 0, tmp_path)
+    measured = bench.serve("RG", "Kairos", 1.0)
+    assert measured == replace(bench, keep=None).serve("RG", "Kairos", 1.0)
+    (path,) = tmp_path.iterdir()
+    monkeypatch.delattr(measure, "WorkloadSimulation")
+    assert bench.serve("RG", "Kairos", 1.0) == measured
+    changed = replace(bench, seed=1), replace(bench, history=6)
+    others = *((one, "Kairos", 1.0) for one in changed), (bench, "Ayo", 1.0), (bench, "Kairos", 2.0)
+    for other, system, per_s in others:
+        with pytest.raises(NameError):
+            other.serve("RG", system, per_s)
+    path.write_bytes(path.read_bytes().replace(b"RG", b"QA"))
+    with pytest.raises(DamagedError, match=r"is damaged .*; delete the file, and its run is rep"):
+        bench.serve("RG", "Kairos", 1.0)
+    monkeypatch.setattr(kept, "_program", lambda: b"another version")
+    with pytest.raises(NameError):
+        bench.serve("RG", "Kairos", 1.0)
+
+
+def test_a_stopped_benchmark_goes_on(tmp_path: Path) -> None:
+    command = [*SMALL, "--application", "RG", "--json", "--keep", str(tmp_path / "new" / "folder")]
+
+    def run() -> str:
+        return CliRunner().invoke(kairos.command, command, catch_exceptions=False).output
+
+    first = run()
+    files = sorted((tmp_path / "new" / "folder").iterdir())
+    files.pop().unlink()
+    before = [path.stat().st_mtime_ns for path in files]
+    assert run() == first
+    assert [path.stat().st_mtime_ns for path in files] == before

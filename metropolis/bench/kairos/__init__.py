@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -19,6 +20,7 @@ from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import SYSTEMS, Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
+from metropolis.durable import reported
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
 
 LOADS = (1.0, 30.0, 50.0, 70.0, 90.0)
@@ -66,6 +68,12 @@ def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> Iterator[Measured]:
     help="Maximum sequences an instance decodes at once.",
 )
 @SEEDS
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A folder that keeps the result of each run, and whose runs are not repeated, so that a "
+    "benchmark that was stopped goes on.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
     application: tuple[str, ...],
@@ -77,6 +85,7 @@ def command(
     instance: tuple[str, ...],
     sequences: int,
     seeds: tuple[int, ...],
+    keep: Path | None,
     as_json: bool,
 ) -> None:
     """Serve agentic programs in virtual time, ordered and placed by Kairos and its baselines.
@@ -86,8 +95,11 @@ def command(
     """
     fleet = fleet_of(instance, profile, instances)
     specs = instance or (f"{profile}:{instances}",)
+    if keep is not None:
+        with reported(keep):
+            keep.mkdir(parents=True, exist_ok=True)
     tasks = [
-        (Bench(specs, sequences, minutes, history, seed), name, loads)
+        (Bench(specs, sequences, minutes, history, seed, keep), name, loads)
         for seed, name in product(seeds, application or ALL)
     ]
     runs = in_processes(

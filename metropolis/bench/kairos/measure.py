@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from metropolis.bench.kairos.kept import kept
 from metropolis.policy.base import Policy
 from metropolis.policy.kairos.accuracy import ordering_accuracy
 from metropolis.policy.kairos.latency import FIRST
@@ -73,6 +75,8 @@ class Bench:
     history: int
     """Programs that precede them, unmeasured, so that Kairos knows its applications."""
     seed: int
+    keep: Path | None = None
+    """A folder that keeps the runs."""
 
     def measure(self, application: str, loads: Sequence[float]) -> Iterator[Measured]:
         """Yield every system with the same arrivals, for each load: see `Measured.load`.
@@ -101,7 +105,15 @@ class Bench:
         return busy_rate_per_s(workload(application, SAMPLE, 1.0, self.seed), self._fleet())
 
     def serve(self, application: str, system: str, per_s: float) -> Measured:
-        """Measure one system at a rate; `load` is not known yet, 0."""
+        """Measure one system at a rate, or take it from `keep`; `load` is not known yet, 0."""
+
+        def run() -> Measured:
+            return self._serve(application, system, per_s)
+
+        settings = replace(self, keep=None), application, system, per_s
+        return run() if self.keep is None else kept(self.keep, settings, run, Measured)
+
+    def _serve(self, application: str, system: str, per_s: float) -> Measured:
         fleet = self._fleet()
         before = [
             replace(program, name=f"{BEFORE}{program.name}")
