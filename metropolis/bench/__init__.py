@@ -56,8 +56,8 @@ MODEL = click.option(
     metavar="[FUNCTION=]NAME",
     multiple=True,
     help="The model of all calls, of those of FUNCTION, or of those of an agent with @AGENT=NAME. "
-    "May be repeated, and FUNCTION=NAME,FUNCTION=NAME is possible; an agent's model goes before "
-    "that of a function.",
+    "May be repeated, and FUNCTION=NAME,FUNCTION=NAME is possible; an agent's model takes "
+    "precedence over that of a function.",
 )
 
 

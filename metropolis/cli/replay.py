@@ -202,7 +202,7 @@ class Speculation(click.ParamType[Risk | None]):
 @click.option(
     "--record",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write what happened when, in each mode but the bounds, to this new folder.",
+    help="Write a timeline of each mode, except the bounds, to this new folder.",
 )
 @click.option("--view", is_flag=True, help="Then show two modes side by side in a local page.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")

@@ -172,7 +172,9 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     help="Number of simulated instances.",
 )
 @INSTANCE
-@click.option("--concurrency", type=_COUNT, default=1024, show_default=True, help="Calls at once.")
+@click.option(
+    "--concurrency", type=_COUNT, default=1024, show_default=True, help="Maximum calls in flight."
+)
 @click.option(
     "--timeout", type=_POSITIVE, default=300, show_default=True, help="Seconds for one answer."
 )

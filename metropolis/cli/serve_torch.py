@@ -65,7 +65,7 @@ class NamedModel(click.ParamType[tuple[str, Path]]):
 )  # fmt: skip
 @click.option(
     "--answer-tokens", type=click.IntRange(1), default=1024, show_default=True,
-    help="Most tokens of the answer to a request that names no length.",
+    help="Maximum tokens of an answer if the request gives no maximum.",
 )  # fmt: skip
 @click.option("--threads", type=click.IntRange(1), help="CPU threads. [default: torch's]")
 def command(

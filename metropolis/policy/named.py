@@ -125,7 +125,7 @@ def _options(name: str, make: Callable[..., Any], given: str) -> dict[str, Any]:
             known = ", ".join(defaults) or "none"
             raise MetropolisError(f"{name} has no option {option!r}; its options: {known}")
         if option in found:
-            raise MetropolisError(f"{name}: option {option} is given twice; once would be right")
+            raise MetropolisError(f"{name}: option {option} is given twice; give it once")
         try:
             found[option] = _like(defaults[option], value)
         except ValueError as error:

@@ -73,7 +73,7 @@ def test_options_take_the_type_of_their_default() -> None:
         ("ours:lows=1/x", "option lows is '1/x'; write it like 1/2"),
         ("lifo", "'lifo' is not among the policies: atlas, fcfs"),
         ("step+lifo", "'lifo' is not among the policies: atlas, fcfs"),
-        ("ours:weight=1,weight=2", "ours: option weight is given twice; once would be right"),
+        ("ours:weight=1,weight=2", "ours: option weight is given twice; give it once"),
         ("step:bucket=0", "step: bucket is 0; it should be at least 1"),
         ("kairos:window=3", "kairos: window is 3; it should be at least 8"),
         ("mlfq:promote_s=nan", "mlfq: promote_s is nan; it should be above 0"),

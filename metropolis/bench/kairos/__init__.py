@@ -40,8 +40,8 @@ def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> Iterator[Measured]:
     0,
     95,
     "per cents",
-    "Per cent of a program's time that it queues under Parrot, on average: the rate of arrivals "
-    "is sought for each.",
+    "Average share of a program's time spent in queues under Parrot, in per cent; the arrival "
+    "rate that gives it is searched for.",
 )
 @click.option(
     "--minutes",
@@ -71,8 +71,8 @@ def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> Iterator[Measured]:
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A folder that keeps the result of each run, and whose runs are not repeated, so that a "
-    "benchmark that was stopped goes on.",
+    help="A folder that keeps the result of each run. Runs whose results it has are not repeated, "
+    "so a stopped benchmark can continue.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(

@@ -59,10 +59,18 @@ SIMULATED = "simulated, with other output lengths"
     "{port}, {tp} and {gpus}. Takes precedence over the tables [engines.MODEL].",
 )  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of lengths and answers."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of output lengths and answers.",
 )
 @click.option(
-    "--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of answers."
+    "--temperature",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Sampling temperature of answers.",
 )
 @click.option(
     "--at-once", type=click.IntRange(1), default=256, show_default=True,
@@ -136,7 +144,7 @@ def command(
     continues = has_run(out) and schedule_file is None
     if continues and context.get_parameter_source("method") is ParameterSource.COMMANDLINE:
         raise MetropolisError(
-            f"--method is for a new schedule, and the run in {out} follows its own; leave it away, "
+            f"--method is for a new schedule, and the run in {out} follows its own; omit it, "
             "or give another one with --schedule"
         )
     schedule = None if continues else planned()

@@ -64,7 +64,7 @@ def command(
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 option = "method" if name == "methods" else name
                 raise MetropolisError(
-                    f"--{option} is for applications, and {path} has schedules; leave it away"
+                    f"--{option} is for applications, and {path} has schedules; omit it"
                 )
         _show_schedules(path, figures, is_json)
     else:

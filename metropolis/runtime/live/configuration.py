@@ -30,8 +30,8 @@ class RunConfiguration:
     rule: Annotated[str, "Dependency rule of out_of_order."] = "versioned"
     waste_budget: Annotated[
         float | None,
-        "Greatest share of calls that optimistic sends in vain, from 0 to 1; None: 0.2, or 0 if "
-        "calls have a price, a budget or a limit per minute, or go to a server on the internet.",
+        "Maximum share of calls that the mode optimistic may waste, from 0 to 1; None: 0.2, or 0 "
+        "if calls have a price, a budget or a limit per minute, or go to a server on the internet.",
     ] = None
     seed: Annotated[int, "Seed of all randomness."] = 0
     options: Annotated[Mapping[str, Any] | None, "Passed to `World.reset`."] = None
