@@ -162,6 +162,9 @@ class LineFile:
 
         Raises UnwritableError when they cannot be written.
         """
+        if self._size >= SEGMENT_BYTES:
+            with reported(self.path):
+                self._seal()
         count, checksum = self.mark
         block = bytearray()
         for fields in lines:
@@ -174,8 +177,6 @@ class LineFile:
                 self._file.truncate(self._size)
                 raise
             self.mark, self._size = Mark(count, checksum), self._size + len(block)
-            if self._size >= SEGMENT_BYTES:
-                self._seal()
 
     def _seal(self) -> None:
         """Compress the lines of the file into a segment."""

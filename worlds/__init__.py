@@ -1,1 +1,1 @@
-"""Bundled worlds; they use only the package's public interface."""
+"""Bundled worlds."""

@@ -8,8 +8,7 @@ import json
 import click
 
 from metropolis.bench import MODEL
-from metropolis.cli.choices import on_command_line
-from metropolis.cli.run import Integer
+from metropolis.cli.choices import Integer, on_command_line
 from metropolis.cli.run_options import options_of, run_folder
 from metropolis.cli.run_report import clock, filled
 from metropolis.cli.terminal import without_controls

@@ -1,4 +1,4 @@
-"""Options: choices whose errors suggest the nearest name, and what the user has set."""
+"""Types of options, and what the user has set."""
 
 from __future__ import annotations
 
@@ -18,6 +18,27 @@ class NamedChoice(click.Choice[str]):
         """Return click's message, with the nearest name as a suggestion."""
         message = super().get_invalid_choice_message(value, ctx).removesuffix(".")
         return message + did_you_mean(str(value), self.choices)
+
+
+class Integer(click.IntRange):
+    """An integer within a range; errors call it `integer`."""
+
+    name = "integer"
+
+
+class Number(click.FloatRange):
+    """A number within a range; unlike click's type, it refuses `nan`."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Convert and check the range."""
+        number: float = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
+        return number
 
 
 def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from metropolis.cli.choices import on_command_line
+from metropolis.cli.choices import Integer, on_command_line
 from metropolis.cli.live import checked_backend, run_scenario
 from metropolis.cli.resume import later_options
-from metropolis.cli.run import Integer
 from metropolis.cli.run_options import new_folder, options_of, run_folder
 from metropolis.cli.verification import verification
 from metropolis.progress import progress_bar
@@ -112,7 +111,7 @@ def run_branch(
                 trust=trust,
             )
     except BaseException:
-        if out is None and not any(folder.iterdir()):
+        if out is None and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         raise
     how = {"as_json": as_json, "quiet": quiet, "view": view}

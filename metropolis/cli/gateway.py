@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import click
 
+from metropolis.cli.choices import Number
 from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, log
 from metropolis.dispatch.base import Fleet
 from metropolis.gateway.engine_client import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, EngineClient
@@ -55,7 +56,7 @@ ALLOCATIONS = 10_000
     help="Maximum waiting requests; further ones are answered with 429.",
 )  # fmt: skip
 @click.option(
-    "--idle-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+    "--idle-s", type=Number(0, min_open=True), default=60.0, show_default=True,
     help="Seconds without a request after which a program has ended.",
 )  # fmt: skip
 @click.option(
@@ -64,7 +65,7 @@ ALLOCATIONS = 10_000
     f"reports, or {CAPACITY_TOKENS}]",
 )  # fmt: skip
 @click.option(
-    "--tokens-per-s", type=click.FloatRange(0, min_open=True),
+    "--tokens-per-s", type=Number(0, min_open=True),
     default=TOKENS_PER_S, show_default=True,
     help="Decoding speed of one request in a full batch, for dispatchers that pack.",
 )  # fmt: skip
@@ -73,7 +74,7 @@ ALLOCATIONS = 10_000
     help="Maximum size of an engine's answer; streams are exempt.",
 )  # fmt: skip
 @click.option(
-    "--answer-s", type=click.FloatRange(0, min_open=True),
+    "--answer-s", type=Number(0, min_open=True),
     default=LIMITS.time_s, show_default=True,
     help="Maximum seconds an engine may take for an answer, streams included.",
 )  # fmt: skip

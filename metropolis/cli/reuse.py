@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.cli.choices import Number
 from metropolis.cli.serve_torch import NamedModel
 from metropolis.cli.terminal import printable
 from metropolis.reuse.plan import Plan, PlanPoint, load_plan, write_plan
@@ -55,7 +56,7 @@ def show(path: Path, as_json: bool) -> None:
     help="The measure of answers' quality.",
 )  # fmt: skip
 @click.option(
-    "--loss", type=click.FloatRange(0, 1), default=0.02, show_default=True,
+    "--loss", type=Number(0, 1), default=0.02, show_default=True,
     help="The loss of quality within which the fastest point is named.",
 )  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, help="Of both models: cpu, cuda.")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from metropolis.bench import INSTANCE, MODEL
-from metropolis.cli.choices import NamedChoice, on_command_line
+from metropolis.cli.choices import Integer, NamedChoice, Number, on_command_line
 from metropolis.cli.live import (
     FINISHED,
     continue_run,
@@ -29,7 +29,14 @@ from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
 from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar
-from metropolis.runtime.live.configuration import DEFAULTS, LIVE_MODES, LIVE_RULES, OPTION_HELP
+from metropolis.runtime.live.configuration import (
+    DEFAULTS,
+    LEASE_S_MAX,
+    LEASE_S_MIN,
+    LIVE_MODES,
+    LIVE_RULES,
+    OPTION_HELP,
+)
 from metropolis.runtime.live.estimate import Estimate, estimate_run
 from metropolis.store.factory import ADDRESS_FORMS
 from metropolis.types import Step
@@ -40,29 +47,8 @@ LATEST = "the latest"
 REHEARSAL_WALL_S = 120.0
 
 
-class Integer(click.IntRange):
-    """An integer within a range; errors call it `integer`."""
-
-    name = "integer"
-
-
-class Amount(click.FloatRange):
-    """A number within a range; unlike click's type, it refuses `nan`."""
-
-    name = "number"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Convert and check the range."""
-        number: float = super().convert(value, param, ctx)
-        if number != number:
-            self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
-        return number
-
-
 _COUNT = Integer(1, 1_000_000_000)
-_POSITIVE = Amount(min=0, min_open=True, max=1e9)
+_POSITIVE = Number(min=0, min_open=True, max=1e9)
 
 
 @click.command(name="run")
@@ -85,7 +71,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     help=OPTION_HELP["rule"],
 )
 @click.option(
-    "--waste-budget", metavar="SHARE", type=Amount(0, 1), help=OPTION_HELP["waste_budget"]
+    "--waste-budget", metavar="SHARE", type=Number(0, 1), help=OPTION_HELP["waste_budget"]
 )
 @click.option(
     "--llm",
@@ -180,7 +166,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 )
 @click.option(
     "--patience",
-    type=Amount(0, 1e9),
+    type=Number(0, 1e9),
     default=PATIENCE_S,
     show_default=True,
     help="Seconds to wait for a server that is unreachable mid-run.",
@@ -189,11 +175,11 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option("--tokens-per-minute", type=_COUNT, help="Rate limit of the server.")
 @click.option("--max-tokens", type=_COUNT, help="Stop before the run uses more tokens in total.")
 @click.option("--max-cost", type=_POSITIVE, help="Stop before the run costs more in total.")
-@click.option("--price-in", type=Amount(0, 1e9), help="Price of a million prompt tokens.")
-@click.option("--price-out", type=Amount(0, 1e9), help="Price of a million output tokens.")
+@click.option("--price-in", type=Number(0, 1e9), help="Price of a million prompt tokens.")
+@click.option("--price-out", type=Number(0, 1e9), help="Price of a million output tokens.")
 @click.option(
     "--checkpoint-minutes",
-    type=Amount(0, 1e6),
+    type=Number(0, 1e6),
     default=DEFAULTS.checkpoint_wall_s / 60,
     show_default=True,
     help="Minutes between checkpoints.",
@@ -216,7 +202,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option("--ray-address", help="Address of a Ray cluster. [default: start one locally]")
 @click.option(
     "--lease",
-    type=Amount(min=0.1, max=1e6),
+    type=Number(LEASE_S_MIN, LEASE_S_MAX),
     default=DEFAULTS.lease_s,
     show_default=True,
     help=OPTION_HELP["lease_s"],
@@ -224,7 +210,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option(
     "--stall",
     metavar="SECONDS",
-    type=Amount(0, 1e9),
+    type=Number(0, 1e9),
     default=DEFAULTS.stall_s,
     show_default=True,
     help=OPTION_HELP["stall_s"],

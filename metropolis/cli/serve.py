@@ -19,6 +19,7 @@ from typing import IO
 import click
 from rich.console import Console
 
+from metropolis.cli.choices import Number
 from metropolis.cli.serve_torch import command as serve_torch
 from metropolis.process_group import ProcessGroup
 from metropolis.types import MetropolisError
@@ -64,7 +65,7 @@ command.add_command(serve_torch)
     help="Python interpreter whose environment has SGLang. [default: this one]",
 )  # fmt: skip
 @click.option(
-    "--wait-s", type=click.FloatRange(1), default=1800.0, show_default=True,
+    "--wait-s", type=Number(1), default=1800.0, show_default=True,
     help="Maximum seconds until the server answers.",
 )  # fmt: skip
 @click.option("--log", type=click.Path(path_type=Path), help="Write the server's log to this file.")

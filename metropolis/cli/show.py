@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metropolis.cli.run import Integer
+from metropolis.cli.choices import Integer
 from metropolis.cli.run_options import options_of, run_folder
 from metropolis.cli.run_report import clock
 from metropolis.cli.terminal import without_controls

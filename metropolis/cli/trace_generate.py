@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import click
 
 from metropolis.bench import MODEL
+from metropolis.cli.choices import Number
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.progress import progress_bar
 from metropolis.trace.generate.calls import generate_calls
@@ -20,18 +20,6 @@ from metropolis.types import MetropolisError
 
 _AGENTS_MAX = 1_000_000
 _HOURS_MAX = 240
-
-
-class _Range(click.FloatRange):
-    """A number within a range; refuses nan."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value} is not a number from {self.min:g} to {self.max:g}", param, ctx)
-        return number
 
 
 def _hours(
@@ -74,7 +62,7 @@ _SEED = click.option(
 @click.option(
     "--hours", callback=_hours, metavar="FROM-TO", help="Hours of the day.  [default: 0-24]"
 )
-@click.option("--radius", type=_Range(0, LIMIT, min_open=True), help="Perception radius in tiles.")
+@click.option("--radius", type=Number(0, LIMIT, min_open=True), help="Perception radius in tiles.")
 @MODEL
 @_SEED
 @_OUT
@@ -108,7 +96,7 @@ def generate_command(
 @click.option("--copies", type=click.IntRange(1, _AGENTS_MAX), help="Number of towns.")
 @click.option("--agents", type=click.IntRange(1, _AGENTS_MAX), help="Or the number of agents.")
 @click.option(
-    "--shift-s", type=_Range(0, 3600 * _HOURS_MAX), default=900.0, show_default=True,
+    "--shift-s", type=Number(0, 3600 * _HOURS_MAX), default=900.0, show_default=True,
     help="Maximum time shift of a town, earlier or later, in simulated seconds.",
 )  # fmt: skip
 @click.option(

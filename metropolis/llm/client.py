@@ -272,7 +272,7 @@ class Client:
                 if failed > self.retries or pieces or self._waits_too_long(error):
                     usage.failures += 1
                     if failed > 1:
-                        raise type(error)(f"{error} ({failed} attempts)") from error
+                        error.args = (f"{error} ({failed} attempts)",)
                     raise
                 usage.retries += 1
                 await self._pause(error, failed)
@@ -394,6 +394,6 @@ class Client:
         return isinstance(error, RateLimitedError) and (error.retry_after_s or 0) > self.timeout_s
 
     async def _pause(self, error: LLMError, failed: int) -> None:
-        if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
+        if isinstance(error, RateLimitedError) and error.retry_after_s:
             return  # the gate holds all calls
         await self.pauses.wait(failed, BACKOFF_MAX_S)

@@ -1,6 +1,6 @@
 """The journal: answers already paid for, so that a crash costs nothing twice.
 
-A file of lines (`metropolis.durable`), one per answer. A line is written with one system call
+A file of lines (`metropolis.line_file`), one per answer. A line is written with one system call
 before the agent sees the answer, so a killed process loses only answers that no agent has seen.
 A torn last line is dropped when the file is reopened.
 """

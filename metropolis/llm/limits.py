@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count
 
 from metropolis.types import MetropolisError
 
@@ -129,7 +128,7 @@ class Gate:
         self._is_proven = not self._is_bounded
         """Whether an answer has shown how the server keeps to reservations."""
         self._queue: list[_Waiting] = []
-        self._arrivals = count()
+        self._arrivals = 0
         self._is_held = False
         self._paused_until = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
@@ -140,7 +139,8 @@ class Gate:
             return self._take(need)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Turn | None] = loop.create_future()
-        heappush(self._queue, _Waiting((*priority, next(self._arrivals)), need, future))
+        self._arrivals += 1
+        heappush(self._queue, _Waiting((*priority, self._arrivals), need, future))
         self._admit()
         try:
             return await future

@@ -81,7 +81,8 @@ def lengths_of_journal(path: Path) -> dict[str, LengthDistribution]:
     """The distributions of the answers in a run's journal, by :FUNCTION."""
     found = defaultdict[str, list[int]](list)
     for key, completion in read_journal(path):
-        found[f":{key.function}"].append(completion.output_tokens)
+        # An engine decodes at least the token that ends an empty answer.
+        found[f":{key.function}"].append(max(1, completion.output_tokens))
     return {name: LengthDistribution.of(each) for name, each in found.items()}
 
 

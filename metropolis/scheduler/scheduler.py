@@ -215,7 +215,7 @@ class Scheduler(Notifier):
             try:
                 allowed = self.models.serving(tracked.request.model)
             except MetropolisError:
-                continue  # no instance does: it waits for those that served it
+                allowed = frozenset()  # it waits until an instance serves its model
             if allowed == tracked.allowed:
                 continue
             changed.add(tracked.request.id)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from threading import Condition, RLock
 from typing import Any, TypeVar
@@ -183,14 +184,22 @@ class MemoryStore(Store):
             if clusters:
                 self._notify(run, "ready")
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Count this thread among those that wait."""
+        self._server.waiting_threads += 1
+        try:
+            yield
+        finally:
+            self._server.waiting_threads -= 1
+
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
         last = int(after)
         with self._lock:
             if wait_s:
-                self._server.waiting_threads += 1
-                self._changed.wait_for(lambda: self._run.acknowledged > last, wait_s)
-                self._server.waiting_threads -= 1
+                with self._waiting():
+                    self._changed.wait_for(lambda: self._run.acknowledged > last, wait_s)
             run = self._run
             if last > run.acknowledged:
                 raise StoreError(f"the run {self._name!r} knows of no acknowledgement {after}")
@@ -266,9 +275,8 @@ class MemoryStore(Store):
                 if now_s >= deadline_s:
                     return []
                 ends = [deadline_s, *(lease.until_s for lease in run.leases.values())]
-                self._server.waiting_threads += 1
-                self._changed.wait(min(ends) - now_s)
-                self._server.waiting_threads -= 1
+                with self._waiting():
+                    self._changed.wait(min(ends) - now_s)
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""

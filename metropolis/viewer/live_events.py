@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from metropolis.types import MetropolisError
@@ -34,7 +34,7 @@ class LiveEvents:
         self._watchers: set[asyncio.Queue[bytes | None]] = set()
         self._following: asyncio.Task[None] | None = None
 
-    async def watch(self) -> AsyncIterator[bytes]:
+    async def watch(self) -> AsyncGenerator[bytes, None]:
         """Events as server-sent ones, from the present state on. Raises TooManyWatchersError."""
         if len(self._watchers) >= WATCHERS_MAX:
             raise TooManyWatchersError(f"{WATCHERS_MAX} pages follow already; close one")

@@ -42,13 +42,10 @@ def write_page(path: Path, sides: Sequence[Side]) -> list[str]:
     Raises MetropolisError if it would be larger than `FILE_BYTES_MAX`, or cannot be written.
     """
     notes = ["the file does not contain what agents remember"]
-    chunks = [("sides", json_bytes({"sides": len(sides)}))]
     packed = {}
     total = 0
-    with progress_bar(sum(map(_count_of, sides)), "chunks") as (advance, _):
-        for number, side in enumerate(sides):
-            chunks += [(f"{number}/{name}", content) for name, content in _chunks_of(side)]
-        for name, content in chunks:
+    with progress_bar(1 + sum(map(_count_of, sides)), "chunks") as (advance, _):
+        for name, content in _named_chunks(sides):
             packed[name] = _packed(content)
             total += len(packed[name])
             advance(1)
@@ -69,6 +66,12 @@ def write_page(path: Path, sides: Sequence[Side]) -> list[str]:
 def _count_of(side: Side) -> int:
     counts: Mapping[str, int] = side.meta()["counts"]
     return 3 + sum(counts.values())
+
+
+def _named_chunks(sides: Sequence[Side]) -> Iterator[tuple[str, bytes]]:
+    yield "sides", json_bytes({"sides": len(sides)})
+    for number, side in enumerate(sides):
+        yield from ((f"{number}/{name}", content) for name, content in _chunks_of(side))
 
 
 def _chunks_of(side: Side) -> Iterator[tuple[str, bytes]]:

@@ -7,6 +7,7 @@ import gzip
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -156,17 +157,14 @@ class ViewerServer:
         return response
 
     async def _follow(self, request: web.Request) -> web.StreamResponse:
-        events = self._events.watch()
-        first = await anext(events)
-        response = web.StreamResponse(headers=HEADERS)
-        response.content_type = "text/event-stream"
-        await response.prepare(request)
-        try:
+        async with aclosing(self._events.watch()) as events:
+            first = await anext(events)
+            response = web.StreamResponse(headers=HEADERS)
+            response.content_type = "text/event-stream"
+            await response.prepare(request)
             await response.write(first)
             async for event in events:
                 await response.write(event)
-        finally:
-            await events.aclose()  # type: ignore[attr-defined]
         return response
 
     async def _command(self, request: web.Request) -> web.Response:

@@ -61,7 +61,7 @@ class WorkerSpec:
         return ClaimingWorker(name, store, *own, until)
 
     def shipped(self, share: int) -> WorkerSpec:
-        """A copy for one of `share` other processes. Raises MetropolisError; see `Client.fresh`."""
+        """A copy for one of `share` other processes; raises as `Client.for_worker`."""
         return replace(self, client=self.client.for_worker(share))
 
     def _now_s(self) -> float:

@@ -44,11 +44,20 @@ def load_function(
     assert spec.loader is not None
     assert spec.origin is not None
     file = spec.origin
+    if path.stem in sys.stdlib_module_names:
+        raise MetropolisError(
+            f"{path} has the name of a module of Python, which it would replace; rename the file"
+        )
     module = module_from_spec(spec)
     sys.modules[path.stem] = module  # get_type_hints looks up the agents' field types there
-    sys.path.insert(0, str(path.parent.resolve()))  # the file may import its neighbours
-    with _errors_with_lines(file):
-        spec.loader.exec_module(module)
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.insert(0, folder)  # the file may import its neighbours
+    try:
+        with _errors_with_lines(file):
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(path.stem, None)
+        raise
     found = getattr(module, name, None)
     if not callable(found):
         raise MetropolisError(f"{path} has no {kind} {name}; it should have one that {does}")

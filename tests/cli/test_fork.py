@@ -143,6 +143,15 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
+def test_what_is_damaged_is_named_and_no_branch_remains(run: Run) -> None:
+    summary(run, "meadow.py", "--out", "origin")
+    Path("origin/calls.jsonl").write_bytes(b"{")
+    status, out, err = run("fork", "origin", "--at", "9")
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"metropolis: origin/calls.jsonl, line 2: is damaged [^\n]*\n", err), err
+    assert not list(Path("runs").iterdir())
+
+
 def test_what_cannot_be_compared(run: Run, uninterrupted: dict[str, Any]) -> None:
     assert run("diff", "uninterrupted", "nowhere")[0] == 2
     summary(run, "meadow.py", "--steps", "3", "--agents", "4", "--out", "four")

@@ -205,9 +205,18 @@ def test_a_bad_folder_is_refused(tmp_path: Path) -> None:
     assert isinstance(run_import(tmp_path / "source", out).exception, MetropolisError), "exists"
     town = out / "town.json"
     content = json.loads(town.read_text())
-    for spoilt in ({"walls": ["#"]}, {"arena_names": [""]}, {"format": "map"}):
+    height, width = len(content["walls"]), len(content["walls"][0])
+    for spoilt, sentence in (
+        ({"walls": ["#"]}, "have the shapes"),
+        ({"walls": [""], "arenas": [[]], "objects": [[]]}, "at least one of each"),
+        ({"arena_names": [""]}, "for 1 names"),
+        ({"arenas": [[-1] * width] * height}, "holds the index -1 for"),
+        ({"arenas": [[1 << 40] * width] * height}, "is not a town's map"),
+        ({"arena_names": ["", *["Inn"] * 99]}, "has the arena name 'Inn'; it should be `sector: "),
+        ({"format": "map"}, "is not a town's map"),
+    ):
         town.write_text(json.dumps(content | spoilt))
-        with pytest.raises(MetropolisError, match=r"town\.json"):
+        with pytest.raises(MetropolisError, match=rf"town\.json.*{sentence}"):
             make_scenario(str(out))
     town.write_text(json.dumps(content))
     residents = out / "residents.toml"

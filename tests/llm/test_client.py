@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,6 +35,14 @@ from tests.llm.virtual_loop import run_virtually
 calls = st.lists(
     st.tuples(st.integers(0, 5), st.integers(1, 30), st.integers(0, 90)), min_size=1, max_size=25
 )  # step, output tokens, time of the call
+
+
+class OverloadedError(UnavailableError):
+    """A backend's own error, made from more than a sentence."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 async def ask_all(client: Client, requests: list[tuple[Request, float]]) -> list[object]:
@@ -177,12 +187,21 @@ def test_an_exhausted_budget_gets_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [UnavailableError("x"), RateLimitedError("x"), MalformedError("x")], ids=repr
+    "kind",
+    [
+        UnavailableError,
+        MalformedError,
+        RateLimitedError,
+        partial(RateLimitedError, retry_after_s=0.0),
+        partial(OverloadedError, status=503),
+    ],
 )
-def test_temporary_failures_are_retried_with_growing_pauses(error: LLMError) -> None:
-    fake = Fake(lambda r: error, latency_s=lambda r: 0.0)
+def test_failures_that_may_end_are_retried(
+    kind: Callable[[str], LLMError],
+) -> None:
+    fake = Fake(lambda r: kind("x"), latency_s=lambda r: 0.0)
     client = Client(fake, retries=3)
-    with pytest.raises(type(error), match=r"x \(4 attempts\)"):
+    with pytest.raises(type(kind("x")), match=r"^x \(4 attempts\)$"):
         run_virtually(client.call(request()))
     times = [when for when, _ in fake.sent]
     pauses = [later - when for when, later in pairwise(times)]

@@ -305,6 +305,16 @@ def test_what_an_edit_has_changed_is_written_down(tmp_path: Path) -> None:
     assert not any("apple0" in record_of(line).writes for line in lines(tmp_path / "branch")[5:])
 
 
+def test_a_damaged_checkpoint_beyond_the_step_does_no_harm(tmp_path: Path) -> None:
+    town = Town(SEED, walkers=3)
+    whole = lived(town, tmp_path / "origin", checkpoint_wall_s=0)
+    checkpoints = RunDirectory(tmp_path / "origin").checkpoints
+    checkpoints.path(checkpoints.steps()[-1]).write_bytes(b"{")
+    town.fork(tmp_path / "origin", tmp_path / "branch", at=5, replay_llm=True)
+    branch = town.run(tmp_path / "branch", resume=True)
+    assert branch.run(STEPS).history_sha256 == whole
+
+
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     town = Town(SEED, walkers=3)
     lived(town, tmp_path / "origin")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis import line_file
-from metropolis.durable import DamagedError
+from metropolis.durable import DamagedError, UnwritableError
 from metropolis.line_file import (
     Format,
     LineFile,
@@ -93,8 +93,8 @@ def test_it_is_a_list_that_survives_kills(folders: Iterator[Path], operations: l
                 added = [next(numbers) for _ in range(amount)]
                 with killed_after(writes), suppress(Killed):
                     put(file, *added)
+                    model += added
                 file.close()
-                model += added
                 assert contents(path) == model
                 with killed_after(writes), suppress(Killed):
                     opened(path, len(model) // 2).close()
@@ -137,6 +137,22 @@ class killed_after:  # noqa: N801 - a context
         self.patch.undo()
 
 
+def test_an_append_that_fails_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.jsonl"
+    with closing(opened(path)) as file:
+        while path.stat().st_size < SEGMENT_BYTES:
+            put(file, 0)
+        before = contents(path)
+        (tmp_path / "numbers").write_text("in the way of the segments")
+        with pytest.raises(UnwritableError):
+            put(file, 1)
+        assert contents(path) == before
+        (tmp_path / "numbers").unlink()
+        put(file, 2)
+        assert contents(path) == [*before, 2]
+        assert segments(path)
+
+
 def test_a_reader_follows_a_file_that_is_written(tmp_path: Path) -> None:
     path = tmp_path / "numbers.jsonl"
     with closing(opened(path)) as file:
@@ -145,10 +161,11 @@ def test_a_reader_follows_a_file_that_is_written(tmp_path: Path) -> None:
         found = [int(next(reader).content)]
         put(file, *range(1, 40))
         put(file, *range(40, 80))
+        put(file, 80)
         found += [int(line.content) for line in reader]  # of the file that it opened
         mark = list(read_lines(path, KIND, "run"))[len(found) - 1].mark
         found += [int(line.content) for line in read_lines(path, KIND, "run", mark)]
-    assert found == list(range(80))
+    assert found == list(range(81))
     assert len(segments(path)) == 2
 
 

@@ -116,6 +116,21 @@ def test_requests_follow_the_models_of_instances() -> None:
         made.arrived(request(9, "c"))
 
 
+def test_requests_wait_while_no_instance_serves_their_model() -> None:
+    made, _ = scheduler(Fcfs())
+    made.models_changed(0, frozenset("a"), 0.0)
+    for number in range(3):
+        made.arrived(request(number, "a"))
+    assert ids(made.schedule(0.0), Place) == [0]
+    made.models_changed(0, frozenset("b"), 1.0)
+    made.cancelled(0, 2.0)
+    made.cancelled(1, 2.0)
+    assert made.schedule(2.0) == []
+    assert made.waiting == 1
+    made.models_changed(0, frozenset("a"), 3.0)
+    assert ids(made.schedule(3.0), Place) == [2]
+
+
 def test_the_dispatcher_knows_the_models_of_instances() -> None:
     made, _ = scheduler(Fcfs(), instances=2)
     made.capacity_changed(0, 500)

@@ -1,6 +1,9 @@
 """Worlds are found by name; randomness by seed, agent and step."""
 
+import json
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from metropolis.types import MetropolisError
 from metropolis.world.randomness import keyed_random
 from metropolis.world.scenario import make_scenario, scenario_names
+from metropolis.world.user_code import load_function
 
 
 def test_a_name_that_is_not_there() -> None:
@@ -47,3 +51,19 @@ def test_draws_are_their_own() -> None:
 def test_arguments_of_a_wrong_type_are_told(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=re.escape(sentence)):
         make_scenario(**given)
+
+
+def test_a_file_does_not_replace_a_module_of_python(tmp_path: Path) -> None:
+    path = tmp_path / "json.py"
+    path.write_text("def make():\n    pass\n")
+    with pytest.raises(MetropolisError, match=r"json\.py has the name of a module of Python"):
+        load_function(f"{path}:make", "makes a scenario")
+    assert sys.modules["json"] is json
+    path = path.rename(tmp_path / "faulty_town.py")
+    path.write_text("1 / 0\n")
+    before = [*sys.path]
+    for _ in range(2):
+        with pytest.raises(MetropolisError, match="ZeroDivisionError"):
+            load_function(f"{path}:make", "makes a scenario")
+    assert "faulty_town" not in sys.modules
+    assert sys.path == [f"{tmp_path}", *before]

@@ -15,7 +15,8 @@ from metropolis.worlds.smallville import town_profiles
 from metropolis.worlds.smallville.health import Health
 from metropolis.worlds.smallville.memory import Memory, Node
 from metropolis.worlds.smallville.news import Spread, tells
-from metropolis.worlds.smallville.world import SmallVille
+from metropolis.worlds.smallville.past import Past
+from metropolis.worlds.smallville.world import Doing, SmallVille
 
 TWO = town_profiles()[:2]
 ADA, BRAM = TWO[0].name, TWO[1].name
@@ -48,6 +49,15 @@ def request(function: str, text: str, step: int = 0) -> Request:
 @pytest.fixture
 def health() -> Health:
     return Health(SmallVille(alderbrook().map, TWO), TWO)
+
+
+def test_residents_begin_where_their_past_ends() -> None:
+    past = Past(at=TWO[1].at, doing=Doing("reading"))
+    health = Health(SmallVille(alderbrook().map, TWO, pasts={ADA: past}), TWO)
+    health.read(StepRecord(0, {}, {ADA: body(ADA, TWO[1].at)}, []))
+    report = health.report({})
+    assert report["walls_crossed"] == 0
+    assert report["days"][0]["sleep_hours"] == pytest.approx(10 / 3600 / 2), "Bram's"
 
 
 def test_laws_and_rhythm(health: Health) -> None:

@@ -153,6 +153,8 @@ def test_weights_of_the_code_are_those_of_its_preset(source: Path, tmp_path: Pat
     ("file", "field", "value"),
     [
         ("scratch.json", "curr_tile", [0.5, 2]),
+        ("scratch.json", "curr_tile", [-1, 2]),
+        ("scratch.json", "planned_path", [[2, 2], [2, 999]]),
         ("scratch.json", "f_daily_schedule_hourly_org", [["sleeping"]]),
         ("scratch.json", "act_start_time", "yesterday"),
         ("scratch.json", "vision_r", "far"),

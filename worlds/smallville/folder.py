@@ -61,6 +61,8 @@ def make_from(folder: Path, *, agents: int | None = None, seed: int = 0) -> Scen
     for name, past in pasts.items():
         if past.at is not None:
             check_tile(grid, name, past.at, folder / PASTS)
+        if past.activity is not None:
+            check_tile(grid, name, past.activity.goal, folder / PASTS)
     return populate(grid, profiles, agents, f"the town in {folder}", start, pasts)
 
 
@@ -133,18 +135,24 @@ def read_town(path: Path) -> tuple[GridMap, datetime]:
         walls = np.array([[mark == "#" for mark in row] for row in town.walls])
     except OSError as error:
         raise MetropolisError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, msgspec.ValidationError) as error:
+    except (ValueError, OverflowError, msgspec.ValidationError) as error:
         raise MetropolisError(f"{path}: is not a town's map ({error})") from None
-    if not walls.shape == arenas.shape == objects.shape or walls.ndim != 2:
+    if not walls.shape == arenas.shape == objects.shape or walls.ndim != 2 or not walls.size:
         raise MetropolisError(
             f"{path}: walls, arenas and objects have the shapes {walls.shape}, {arenas.shape} and "
-            f"{objects.shape}; they should be the same, rows by columns"
+            f"{objects.shape}; they should be the same, rows by columns, at least one of each"
         )
     for index, names in ((arenas, town.arena_names), (objects, town.object_names)):
-        if index.min() < 0 or index.max() >= len(names):
+        wrong = index[(index < 0) | (index >= len(names))]
+        if wrong.size:
             raise MetropolisError(
-                f"{path}: holds the index {index.max()} for {len(names)} names; it should be 0 for "
+                f"{path}: holds the index {wrong[0]} for {len(names)} names; it should be 0 for "
                 "nothing, or that of a name"
+            )
+    for name in town.arena_names[1:]:
+        if ": " not in name:
+            raise MetropolisError(
+                f"{path}: has the arena name {name!r:.80}; it should be `sector: arena`"
             )
     grid = GridMap(
         town.name, walls, arenas, tuple(town.arena_names), objects, tuple(town.object_names)

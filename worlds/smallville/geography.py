@@ -148,6 +148,7 @@ class Atlas:
         """An equal town, `left` tiles east of the map's, which shares what has been computed."""
         atlas = copy(self)
         atlas.left = left
+        vars(atlas).pop("places", None)  # computed for the other tiles
         return atlas
 
     def __deepcopy__(self, memo: object) -> Atlas:

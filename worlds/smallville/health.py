@@ -49,8 +49,9 @@ class Health:
     def __init__(self, world: SmallVille, residents: Sequence[Profile]) -> None:
         self._world, self._residents = world, residents
         self._spread = Spread(residents)
-        self._at = {resident.name: resident.at for resident in residents}
-        self._asleep = dict.fromkeys(self._at, True)
+        beginnings = {resident.name: world.beginning(resident) for resident in residents}
+        self._at = {name: at for name, (at, _) in beginnings.items()}
+        self._asleep = {name: doing.asleep for name, (_, doing) in beginnings.items()}
         self._workplace = {one.name: one.workplace for one in residents if one.workplace}
         self._said = 0
         self._shared, self._working = 0, 0

@@ -42,7 +42,7 @@ class Past:
 def read_pasts(path: Path) -> dict[str, Past]:
     """By name; empty if there is no file. Raises MetropolisError naming the file."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Past])
+        pasts = msgspec.json.decode(path.read_bytes(), type=dict[str, Past])
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -51,3 +51,11 @@ def read_pasts(path: Path) -> dict[str, Past]:
         raise MetropolisError(
             f"{path}: {error}; it should hold what `metropolis world import-genagent` wrote"
         ) from None
+    for name, past in pasts.items():
+        for place in (place for node in past.memories for place in node.evidence):
+            if not 0 <= place < len(past.memories):
+                raise MetropolisError(
+                    f"{path}: {name} has {len(past.memories)} memories, and evidence of number "
+                    f"{place}; it should be from 0 to {len(past.memories) - 1}"
+                )
+    return pasts

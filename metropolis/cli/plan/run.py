@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
+from metropolis.cli.choices import Number
 from metropolis.cli.plan.show_report import new_console, print_gantt, print_stages
 from metropolis.cli.terminal import printable, without_controls
 from metropolis.open_files import raise_limit
@@ -67,7 +68,7 @@ SIMULATED = "simulated, with other output lengths"
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=1.0,
     show_default=True,
     help="Sampling temperature of answers.",
@@ -77,16 +78,16 @@ SIMULATED = "simulated, with other output lengths"
     help="Maximum requests in flight for each copy of a model.",
 )  # fmt: skip
 @click.option(
-    "--drain-s", type=click.FloatRange(0), default=5.0, show_default=True,
+    "--drain-s", type=Number(0), default=5.0, show_default=True,
     help="Seconds that requests in flight have when their copy is stopped; then they are sent "
     "again, to another.",
 )  # fmt: skip
 @click.option(
-    "--wait-s", type=click.FloatRange(1), default=1800.0, show_default=True,
+    "--wait-s", type=Number(1), default=1800.0, show_default=True,
     help="Maximum seconds until an engine answers.",
 )  # fmt: skip
 @click.option(
-    "--answer-s", type=click.FloatRange(1), default=3600.0, show_default=True,
+    "--answer-s", type=Number(1), default=3600.0, show_default=True,
     help="Maximum seconds of an answer.",
 )  # fmt: skip
 @click.option(

@@ -11,7 +11,6 @@ import os
 import uuid
 from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from itertools import count
 from typing import Any
 
 import msgspec
@@ -71,7 +70,8 @@ class SGLang:
         )
         self._promotions = PromotionSender(self._server, "v1/promote")
         self._rid = _new_rid()
-        self._count = count()
+        self._count = 0
+        """Requests sent."""
         self._aborts: set[asyncio.Task[None]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,9 +128,10 @@ class SGLang:
         priority = request.priority // STEPS_PER_PRIORITY
         if request.speculative:
             priority += SPECULATIVE_PRIORITY
+        self._count += 1
         # An abort matches ids by prefix: no id may be a prefix of another.
         shared: dict[str, Any] = {
-            "rid": f"{self._rid}-{request.agent}-{request.step}-{next(self._count)}-",
+            "rid": f"{self._rid}-{request.agent}-{request.step}-{self._count}-",
             "priority": priority,
         }
         if request.messages is None:

@@ -273,7 +273,7 @@ class Runner:
         failures = self._failures[call, is_refusal]
         if failures >= (REFUSALS_MAX if is_refusal else FAILURES_MAX):
             raise error
-        if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
+        if isinstance(error, RateLimitedError) and error.retry_after_s:
             await asyncio.sleep(min(error.retry_after_s, self._options.answer_s))
         else:
             await self._pauses.wait(failures, PAUSE_MAX_S)

@@ -13,6 +13,7 @@ from metropolis.types import MetropolisError
 from metropolis.workers.watchdog import STALL_S
 from metropolis.world.checks import check_number, check_seed
 
+LEASE_S_MIN, LEASE_S_MAX = 0.01, 1e6
 LIVE_MODES = ("sequential", "lockstep", "out_of_order", "optimistic")
 LIVE_RULES = ("versioned", "conservative")
 
@@ -110,8 +111,13 @@ class RunConfiguration:
                 raise MetropolisError(
                     f"{name} is {value!r:.80}; it should be a dictionary, or None"
                 )
-        for name in ("checkpoint_wall_s", "lease_s", "stall_s"):
+        for name in ("checkpoint_wall_s", "stall_s"):
             check_number(name, getattr(self, name))
+        check_number("lease_s", self.lease_s, LEASE_S_MIN)
+        if self.lease_s > LEASE_S_MAX:
+            raise MetropolisError(
+                f"lease_s is {self.lease_s!r}; it should be at most {LEASE_S_MAX:g} seconds"
+            )
         _check_plain(self.about or {})
         if parse_workers(self.workers) != (False, 1) and self.mode == "optimistic":
             raise MetropolisError(
@@ -127,10 +133,12 @@ class RunConfiguration:
 
 def parse_workers(workers: int | str) -> tuple[bool, int | None]:
     """Whether the workers are on Ray, and their number, if specified."""
-    kind, _, number = str(workers).rpartition("ray")
-    on_ray = "ray" in str(workers)
-    number = number.removeprefix(":") if on_ray else number
-    if kind or not ((number.isdecimal() and int(number) > 0) or (on_ray and str(workers) == "ray")):
+    kind, colon, number = str(workers).partition(":")
+    on_ray = kind == "ray"
+    if not on_ray:
+        number = str(workers)
+    is_number = number.isdecimal() and int(number) > 0
+    if not is_number and not (on_ray and not colon):
         raise MetropolisError(f"workers is {workers!r}; it should be a number, ray, or ray:NUMBER")
     return on_ray, int(number) if number else None
 

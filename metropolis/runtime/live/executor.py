@@ -170,7 +170,7 @@ class Executor:
         return retry(self._store.world, step)
 
     def end(self, reason: BaseException) -> None:
-        """End the run for `reason`, unless it has ended; call it on the event loop."""
+        """End the run for `reason`, unless it has ended; from any thread."""
         self.failure = self.failure or reason
         self._async_store.interrupt()
 

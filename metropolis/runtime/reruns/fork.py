@@ -9,7 +9,7 @@ answers only, and compared with its history. RUN itself is only read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from metropolis.durable import DamagedError
 from metropolis.line_file import Mark
 from metropolis.llm.journal import Journal, read_journal
 from metropolis.runtime.folder.calls_file import CallsFile, read_calls
@@ -130,14 +131,20 @@ def _copy_timeline(origin: RunDirectory, branch: RunDirectory, at: Step) -> None
 def _copy_answers(origin: RunDirectory, branch: RunDirectory, below: float) -> Mark:
     """Copy the answers; return the end of the branch's journal."""
     with closing(Journal(branch.journal, branch.run)) as journal:
-        newest = origin.checkpoints.newest(origin.recorded_steps)
-        past = newest.past if newest else None
-        for key, completion in read_journal(
-            origin.journal, origin.run, past.journal if past else None
-        ):
+        for key, completion in read_journal(origin.journal, origin.run, _listed(origin)):
             if key.step < below:
                 journal.put(key, completion)
         return journal.mark
+
+
+def _listed(origin: RunDirectory) -> Mark | None:
+    """The answers that the newest intact checkpoint lists: the journal has at least these."""
+    for step in reversed(origin.checkpoints.steps()):
+        if step <= origin.recorded_steps:
+            with suppress(DamagedError):
+                past = origin.checkpoints.read(step).past
+                return past.journal if past else None
+    return None
 
 
 def check_step(origin: RunDirectory, at: Step) -> None:

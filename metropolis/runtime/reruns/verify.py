@@ -55,9 +55,9 @@ class Verified:
 
     def __str__(self) -> str:
         if self.deviation is not None:
-            step, agent, what = vars(self.deviation).values()
-            who = "" if agent is None else f", {agent!r}"
-            return f"not verified: lockstep differs at step {step}{who}: {what}"
+            at = self.deviation
+            who = "" if at.agent is None else f", {at.agent!r}"
+            return f"not verified: lockstep differs at step {at.step}{who}: {at.what}"
         if self.complete and self.first:
             return (
                 f"verified: steps {self.first} to {self.steps - 1}, all of the branch's own, are "

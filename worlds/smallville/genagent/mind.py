@@ -110,7 +110,7 @@ def past_of(
     if not stopped:
         return past
     now_s = round((now - _midnight(now)).total_seconds())
-    at = scratch.tile("curr_tile")
+    at = _tile(scratch, "curr_tile", grid)
     activity, doing = _activity(scratch, grid, now, at)
     return replace(
         past,
@@ -167,8 +167,9 @@ def _activity(
     began = _moment(scratch, "act_start_time", CLOCK)
     ends = began + timedelta(minutes=scratch.number("act_duration"))
     until_s = round((ends - _midnight(now)).total_seconds())
-    way = scratch.content.get("planned_path") or []
-    goal = Fields({"planned_path": way[-1]}, scratch.place).tile("planned_path") if way else at
+    goal = at
+    if way := scratch.content.get("planned_path"):
+        goal = _tile(Fields({"planned_path": way[-1]}, scratch.place), "planned_path", grid)
     place = grid.arena_names[grid.arenas[goal[1], goal[0]]]
     address = scratch.text("act_address").split(":")
     thing = address[3] if len(address) > 3 else ""
@@ -181,6 +182,13 @@ def _activity(
     if asleep and goal == at:
         return activity, Doing(SLEEPING, emoji, place, thing, asleep=True)
     return activity, Doing(what, emoji, place, thing, state)
+
+
+def _tile(fields: Fields, field: str, grid: GridMap) -> Tile:
+    x, y = fields.tile(field)
+    if 0 <= x < grid.width and 0 <= y < grid.height:
+        return x, y
+    raise fields.wrong(field, f"a tile of the map, which is {grid.width} x {grid.height}")
 
 
 def _moment(fields: Fields, field: str, form: str) -> datetime:
