@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names."""
+"""Lists of names in messages, and suggestions for misspelt ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_letters = {one.lower(): one for one in known}
     near = get_close_matches(name.lower(), by_letters, n=1, cutoff=0.6)
     return f" (did you mean {by_letters[near[0]]!r}?)" if near else ""
+
+
+def shortened(names: Collection[str], most: int) -> str:
+    """The first `most` of `names`, and the number of the others: "a, b and 3 more"."""
+    more = len(names) - most
+    return ", ".join([*names][:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def check_name(kind: str, name: object, known: Collection[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from metropolis.gateway.engine_client import Reply
+from metropolis.names import shortened
 from metropolis.types import MetropolisError
 
 SHOWN_MODELS = 8
@@ -107,6 +108,4 @@ def _models_in(listed: bytes | None) -> list[dict[str, Any]] | None:
 
 
 def _shown(models: frozenset[str] | set[str]) -> str:
-    names = sorted(models)
-    more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
-    return ", ".join(map(repr, names[:SHOWN_MODELS])) + more
+    return shortened([*map(repr, sorted(models))], SHOWN_MODELS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from metropolis.names import did_you_mean
+from metropolis.names import did_you_mean, shortened
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 
@@ -112,11 +112,5 @@ def _check(kind: str, given: Collection[str], known: Collection[str]) -> None:
         if name not in known:
             raise MetropolisError(
                 f"a model is named for the {kind} {name!r}, which does not exist"
-                f"{did_you_mean(name, known)}; there are {_listed(known)}"
+                f"{did_you_mean(name, known)}; there are {shortened(sorted(known), 12)}"
             )
-
-
-def _listed(names: Collection[str], most: int = 12) -> str:
-    shown = sorted(names)[:most]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")

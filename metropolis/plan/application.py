@@ -30,7 +30,7 @@ PREVIOUS = "previous"
 """The name of the answer before, in the template of a chain."""
 TOKENS_MAX = 1 << 22
 REQUESTS_MAX = 1 << 20
-"""Of an application."""
+"""Maximum requests of an application."""
 
 Part: TypeAlias = str | int
 """A text, or its number of tokens where only a plan is made."""

@@ -27,7 +27,7 @@ Stage: TypeAlias = Mapping[str, ExecutionPlan]
 
 
 ROUNDING_S = 1e-6
-"""Of times relative to different instants."""
+"""Maximum rounding error of times that are relative to different instants."""
 
 
 class Boundary(NamedTuple):

@@ -32,9 +32,9 @@ def first_width(layers: int, cells_max: int = CELLS_MAX) -> int:
 
 
 def best_by_size(quality: Mapping[Band, float]) -> list[Band]:
-    """The bands than which no other has both fewer layers and a better quality, by size.
+    """The Pareto front of number of layers and quality, by number of layers.
 
-    Of equal ones, that of the smallest first layer.
+    Of equal bands, the one with the smallest first layer.
     """
     front: list[Band] = []
     for band in sorted(quality, key=lambda band: (len(band), -quality[band], band)):

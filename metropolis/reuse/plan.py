@@ -110,14 +110,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """The fastest point whose quality is at most `loss` below the receiver's, if any."""
         return next(iter(self.within(loss)), None)
 
-    def best(self, prefill_share: float) -> PlanPoint | None:
-        """The point of the best quality whose share is at most `prefill_share`, if any."""
-        fast = [point for point in self.points if point.prefill_share <= prefill_share]
-        return fast[-1] if fast else None
-
 
 def pareto_front(points: Iterable[PlanPoint]) -> tuple[PlanPoint, ...]:
-    """The points than which no other is both faster and better, the fastest first."""
+    """The Pareto front of prefill share and quality, the fastest point first."""
     front: list[PlanPoint] = []
     for point in sorted(points, key=lambda one: (one.prefill_share, -one.quality)):
         if not front or point.quality > front[-1].quality:

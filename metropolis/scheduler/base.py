@@ -26,7 +26,7 @@ class InstanceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Submit `request` to `instance` now, with `priority`: its rank, or above all of them."""
+    """Submit `request` to `instance` now; `priority` is its rank, or above all ranks."""
 
     request: QueuedRequest
     instance: int
@@ -43,7 +43,7 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Reprioritize:
-    """The ranks of requests that `instance` has are others now: `priorities`, by request id."""
+    """The ranks of requests on `instance` have changed: `priorities` are the new ones, by id."""
 
     instance: int
     priorities: dict[int, int]

@@ -128,7 +128,7 @@ class VirtualInstances:
         await self._backend.close()
 
     def _abort(self, call: _Call) -> None:
-        """Free the instance of a call that nobody waits for any more."""
+        """Free the instance of an abandoned call."""
         if call.number is not None and self._waiting.pop(call.number, None) is not None:
             self._speculative.pop(call.number, None)
             self._instances.abort(call.number, self.now_sim_s)

@@ -60,7 +60,7 @@ class _Numbers(Generic[Named]):
 
     @property
     def is_full(self) -> bool:
-        """Whether it is worth looking for what is not in use."""
+        """Whether there are so many numbers that a search for unused ones pays."""
         return len(self._numbers) > self._full
 
     def keep(self, in_use: Iterable[int]) -> None:

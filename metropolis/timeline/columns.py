@@ -90,7 +90,7 @@ class Timeline:
 
     @property
     def steps(self) -> int:
-        """The number of steps of which some agent has begun the last one."""
+        """One more than the greatest step that an agent has begun."""
         return int(self.executions.step.max(initial=-1)) + 1
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class KV:
-    """Keys and values of consecutive tokens; nobody changes the tensors.
+    """Keys and values of consecutive tokens; the tensors are never changed.
 
     Keys are those after the rotary embedding, so that they belong to their positions.
     """

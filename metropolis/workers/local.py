@@ -294,7 +294,7 @@ class LocalWorker:
         call, computing, is_cancelled = object(), self.computing, False
 
         def compute() -> None:
-            if not is_cancelled:  # otherwise nobody waits for the thread
+            if not is_cancelled:  # otherwise the thread is abandoned
                 computing.add(call)
 
         blocking = BlockingLLM(

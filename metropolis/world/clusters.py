@@ -15,7 +15,7 @@ from metropolis.rules.metrics import Hops, Metric
 from metropolis.types import Position
 
 FEW = 6
-"""Of so few agents all pairs are compared."""
+"""Up to this number of agents, all pairs are compared."""
 _Cell = tuple[int, int]
 
 

@@ -52,16 +52,12 @@ def test_the_front_has_the_points_that_none_beats(found: list[PlanPoint]) -> Non
 
 
 @given(plans(), st.floats(0, 1))
-def test_fastest_and_best_are_of_the_points(plan: Plan, limit: float) -> None:
+def test_the_fastest_is_of_the_points_that_lose_little(plan: Plan, limit: float) -> None:
     least = plan.receiver_quality - limit - 1e-9  # equal but for rounding
     eligible = [p for p in plan.points if p.quality >= least]
     fastest = plan.fastest(limit)
     assert (fastest is None) == (not eligible)
     assert fastest is None or fastest.prefill_share == min(p.prefill_share for p in eligible)
-    eligible = [p for p in plan.points if p.prefill_share <= limit]
-    best = plan.best(limit)
-    assert (best is None) == (not eligible)
-    assert best is None or best.quality == max(p.quality for p in eligible)
 
 
 @given(bands())

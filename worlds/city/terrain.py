@@ -2,7 +2,7 @@
 
 A town is Alderbrook with a fenced road to both sides and two stations. Westbound trains run on a
 track along its north wall, eastbound ones along its south wall; a platform lies between track and
-town. Walls enclose the tracks, and each is one arena, into which nobody outside sees.
+town. Walls enclose the tracks, and each is one arena, into which no agent outside sees.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ DOOR = range(PLATFORM.start + 4, PLATFORM.start + 6)
 SEATS, PERIOD = 5, 60
 """Length of a carriage in tiles; steps between two carriages, and the tiles between their fronts.
 
-Everybody in a carriage is at most SEATS - 1 tiles away, those in others further: a resident who
-perceives SEATS - 1 tiles perceives the whole carriage, and nobody else.
+All agents in a carriage are at most SEATS - 1 tiles apart, those in others further: a resident who
+perceives SEATS - 1 tiles perceives the whole carriage, and no other agent.
 """
 EAST, WEST = 1, -1
 RAILWAY = "Valley Railway"
@@ -89,7 +89,7 @@ def city_map(towns: int) -> GridMap:
     walls[:, 0] = walls[:, -1] = True
     last = (towns - 1) * town_map().width
     for side, name in ((WEST, "westbound"), (EAST, "eastbound")):
-        # A line ends at its last platform, so that nobody is carried past it.
+        # A line ends at its last platform, so that no agent is carried past it.
         line = slice(PLATFORM[0], -1) if side == WEST else slice(1, last + PLATFORM[-1] + 1)
         walls[_track_row(side), line] = False
         arenas[_track_row(side), line] = len(names)

@@ -49,7 +49,7 @@ def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> Iterator[Measured]:
     type=Number(0.01, 1440),
     default=20,
     show_default=True,
-    help="Simulated time for which programs arrive; in the paper's trace an hour.",
+    help="Simulated time for which programs arrive.",
 )
 @click.option(
     "--history",

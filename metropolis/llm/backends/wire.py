@@ -16,6 +16,7 @@ from metropolis.llm.base import (
     Request,
     UnavailableError,
 )
+from metropolis.names import shortened
 
 NAME_CHARACTERS = 80
 """Maximum length in messages of a server's model names and finish reasons."""
@@ -101,14 +102,12 @@ def choose_model(
 
     Raises RefusedError if there is none, or if the server lacks a `named` one.
     """
-    listed = ", ".join(name[:NAME_CHARACTERS] for name in sorted(models)[:8]) or "no model"
-    if len(models) > 8:
-        listed += f" and {len(models) - 8} more"
+    served = shortened([name[:NAME_CHARACTERS] for name in sorted(models)], 8) or "no model"
     for name in sorted(named) if wanted is None else [wanted, *sorted(named)]:
         if name not in models:
-            raise RefusedError(f"{called} has no model {name!r}; it serves {listed}")
+            raise RefusedError(f"{called} has no model {name!r}; it serves {served}")
     if wanted is None and len(models) != 1:
-        raise RefusedError(f"{called} serves {listed}; choose one with --model")
+        raise RefusedError(f"{called} serves {served}; choose one with --model")
     return wanted or models[0]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from metropolis.names import shortened
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.plan.placement import Gpus
 from metropolis.plan.running.engine import HANG_S, Engine, Ports
@@ -123,9 +124,7 @@ class ModelCopy:
         if suspects or self.deaths == DEATHS_MAX:
             when = " in a row without an answer"
             if suspects:
-                which = ", ".join(map(str, sorted(suspects)[:SUSPECTS_SHOWN]))
-                more = len(suspects) - SUSPECTS_SHOWN
-                which += f" and {more:,} more" if more > 0 else ""
+                which = shortened([*map(str, sorted(suspects))], SUSPECTS_SHOWN)
                 when = f", each time with these of its requests in flight: {which}"
             raise MetropolisError(
                 f"{self.name}: engines were lost {DEATHS_MAX} times{when}; the last one {how}; "

@@ -31,9 +31,9 @@ EFFORT = 8_000_000
 """Simulated requests; an outlook counts as `OUTLOOK_REQUESTS` more: it takes as long."""
 OUTLOOK_REQUESTS = 150
 STAGES_MAX = 100
-"""Of a schedule, beyond one for each node."""
+"""Maximum stages of a schedule, beyond one for each node."""
 PART_SHARES = (1.0, 0.875, 0.75, 0.625, 0.5)
-"""Of the GPUs, for the part with the longest chain."""
+"""Shares of the GPUs that the part with the longest chain may get."""
 
 
 class Lookahead:

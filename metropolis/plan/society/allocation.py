@@ -15,7 +15,7 @@ from metropolis.plan.search.heuristics import even_shares
 Allocation: TypeAlias = tuple[ExecutionPlan | None, ...]
 """The plan of each model, in the order of `Models.names`; None: the model is not there."""
 GPUS_MAX = 16
-"""Of a machine that can be planned: for many copies, placement does not try all subsets."""
+"""Maximum GPUs of a machine: for many copies, placement does not try all subsets."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from metropolis.trace.schema import Trace
 SLICES_MAX = 24
 """Stretches of equal length that phases consist of: hours, of a day or less."""
 PHASES_MAX = 6
-"""Of automatic phases."""
+"""Maximum number of automatic phases."""
 LOSS_MAX = 0.0025
 """Automatic phases are merged while the work in another mix than its phase's grows by less, as a
 share of all work."""

@@ -19,7 +19,7 @@ from metropolis.viewer.data.place import graph_of, map_of
 from metropolis.viewer.data.timeline_columns import TimelineColumns
 
 DIGITS_MAX = 9
-"""Of numbers in the names of chunks."""
+"""Maximum digits of a number in the name of a chunk."""
 NO_TIMELINE = "This run recorded no timeline: what happened when is not known, only each step."
 NO_MINDS = "A replay has no minds: it repeats the calls of a trace, not what agents thought."
 

@@ -175,7 +175,7 @@ class JoiningClient:
                     return  # with the others of the agent-step
 
     def cancel_orphans(self, is_busy: Callable[[AgentId, Step], bool]) -> None:
-        """Cancel requests that nobody waits for, unless an execution that could do so is busy."""
+        """Cancel abandoned requests, unless a busy execution could still make them."""
         if not self._is_cancelling and self._orphans:
             self._is_cancelling = True
             loop = asyncio.get_running_loop()

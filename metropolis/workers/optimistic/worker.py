@@ -45,7 +45,7 @@ from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 AHEAD_MAX = 100
-"""Steps above the floor in which agents run ahead: those far ahead delay nobody."""
+"""Maximum steps above the floor at which agents run ahead: those far ahead delay no other agent."""
 
 
 class OptimisticWorker:
