@@ -54,7 +54,7 @@ class Errands:
         elif random.random() < self._leaving:
             places = self._home if random.random() < _HOME_SHARE else self._elsewhere
             places = places or self._elsewhere
-            self._at = places[int(random.random() * len(places))] if places else None
+            self._at = pick(places, random) if places else None
         return "" if self._at is None else pick(self._at[1], random).format(place=self._at[0])
 
 

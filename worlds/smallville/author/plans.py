@@ -8,7 +8,7 @@ from random import Random
 from metropolis.worlds.smallville.author.dates import over
 from metropolis.worlds.smallville.author.errands import Errands, the
 from metropolis.worlds.smallville.author.facts import invitation, name_in, news_in
-from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, pick
+from metropolis.worlds.smallville.author.prompt import Prompt, match, numbered, phrases, pick
 from metropolis.worlds.smallville.author.weather import INDOORS, weather
 
 _NUMBERS = ("five", "six", "seven", "eight", "nine", "ten")
@@ -129,14 +129,14 @@ def _list(tasks: list[str], minutes: int, random: Random, errands: Errands | Non
     lines: list[str] = []
     turn = 0
     while minutes > 0 and len(lines) < 60:
-        length = min(minutes, _MINUTES[int(random.random() * len(_MINUTES))])
+        length = min(minutes, pick(_MINUTES, random))
         if minutes - length < 5:
             length = minutes
         errand = errands.next(random) if errands and lines else ""
         lines.append(f"{errand or tasks[turn % len(tasks)]} ({length} minutes)")
         minutes -= length
         turn += not errand
-    return "\n".join([f" {lines[0]}", *(f"{i}) {line}" for i, line in enumerate(lines[1:], 2))])
+    return numbered(lines)
 
 
 def _tasks(what: str, prompt: Prompt, random: Random) -> list[str]:

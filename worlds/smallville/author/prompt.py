@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
+Option = TypeVar("Option")
 HERALDS = (
     "Have you heard?",
     "Did you know?",
@@ -116,6 +118,11 @@ def match(table: str, text: str) -> Any:
     return next((value for words, value in _table(table) if words.search(lowered)), None)
 
 
-def pick(options: list[str], random: Random) -> str:
+def pick(options: Sequence[Option], random: Random) -> Option:
     """One of `options`, uniformly at random."""
     return options[int(random.random() * len(options))]
+
+
+def numbered(lines: Sequence[str]) -> str:
+    """A list whose number 1 the prompt has already written."""
+    return "\n".join([f" {lines[0]}", *(f"{i}) {line}" for i, line in enumerate(lines[1:], 2))])

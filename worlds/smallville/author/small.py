@@ -71,7 +71,7 @@ def arena(prompt: Prompt, random: Random) -> str:
     if "own room" in (wanted or "") and own in rooms:
         return own
     if fitting:
-        return fitting[int(random.random() * len(fitting))]
+        return pick(fitting, random)
     public = [room for room in rooms if not re.search(r"room \d|bedroom|bath|wash|store", room)]
     return pick(public, random) if public else (own if own in rooms else rooms[0])
 

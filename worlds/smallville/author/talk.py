@@ -12,6 +12,7 @@ from metropolis.worlds.smallville.author.prompt import (
     CONFIDENCE,
     TOLD,
     Prompt,
+    numbered,
     phrases,
     pick,
 )
@@ -171,7 +172,7 @@ def insights(prompt: Prompt, random: Random) -> str:
             text = text.replace(mark, words)
         because = sorted(random.sample(places, min(3, len(places))))
         lines.append(f"{text} (because of {', '.join(map(str, because))})")
-    return "\n".join([f" {lines[0]}", *(f"{i}) {line}" for i, line in enumerate(lines[1:], 2))])
+    return numbered(lines)
 
 
 def transcript(prompt: Prompt) -> list[tuple[str, str]]:

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from random import Random
 
+from metropolis.worlds.smallville.author.prompt import pick
+
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 _PART = re.compile(r"\[([^\[\]]*)\]|\{\w+\}")
 
@@ -14,8 +16,7 @@ def worded(text: str, random: Random) -> str:
     """`text` with one alternative of each choice."""
 
     def chosen(found: re.Match[str]) -> str:
-        options = found[1].split("|")
-        return options[int(random.random() * len(options))]
+        return pick(found[1].split("|"), random)
 
     return _CHOICE.sub(chosen, text)
 
