@@ -71,6 +71,8 @@ class Format:
     def damaged(self, path: Path, number: int, why: str, first: int = 1) -> DamagedError:
         """The error for line `number`; `first` is the number of the file's first line."""
         repair = self.repair.format(intact=number - first)
+        if number == first == 1 and repair != self.repair:  # nothing is intact
+            repair = f"it may be no {self.name}: name one, or restore the file"
         return DamagedError(f"{path}, line {number}: is damaged ({why}); {repair}", path)
 
 

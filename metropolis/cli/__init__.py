@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 import metropolis.bench
-from metropolis.cli.terminal import without_controls
+from metropolis.cli.terminal import discard_output, without_controls
 from metropolis.names import did_you_mean
 from metropolis.types import MetropolisError
 from metropolis.world.user_errors import explanation_of
@@ -121,7 +121,7 @@ def main() -> None:
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader closed the pipe: suppress Python's own warning
+        discard_output()
         sys.exit(1)
     except Exception as error:
         sentence, status = _message_and_status(error)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from shutil import rmtree
 from types import FrameType
@@ -18,6 +18,7 @@ import click
 from metropolis.cli.run_options import RunOptions, new_folder, options_of
 from metropolis.cli.run_report import print_summary, story_line, summary_of, write_json
 from metropolis.cli.run_view import check_viewer, shown
+from metropolis.cli.terminal import discard_output
 from metropolis.cli.verification import Verification, verification
 from metropolis.durable import UnwritableError
 from metropolis.llm.base import Backend
@@ -137,6 +138,10 @@ def _complete(
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
             scenario.story(record)  # already printed; later sentences depend on it
         _run(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
+    except BrokenPipeError:
+        discard_output()
+        progress = _progress(simulation.result().steps, steps, folder)
+        raise MetropolisError(f"the reader of the story has ended; {progress}") from None
     except (Exception, SystemExit) as error:
         sentence = explanation_of(error)
         if sentence is None and isinstance(error, MetropolisError):
@@ -148,7 +153,7 @@ def _complete(
         raise MetropolisError(f"{sentence}; {progress}") from error
     _print_notes(simulation.notes[printed:])
     result, verified = simulation.result(), None
-    if verify is not None and result.stopped != INTERRUPTED:
+    if verify is not None and not simulation.is_interrupted:
         verified = verify(folder, ended_by_ctrl_c, quiet=quiet)
     if not scenario.functions:  # else they were checked at the start
         _print_unused_functions(options.models, result)
@@ -159,6 +164,9 @@ def _complete(
         click.echo(
             f"metropolis: {result.stopped}; {_progress(result.steps, steps, folder)}", err=True
         )
+    elif verify is not None and simulation.is_interrupted:
+        click.echo("metropolis: interrupted; the run is complete, and not verified", err=True)
+        return STATUS_INTERRUPTED
     if verified is not None and verified.deviation is not None:
         return STATUS_DIFFERS
     if result.stopped == INTERRUPTED or (verify is not None and verify.interrupted):
@@ -247,8 +255,9 @@ def _run(
     with (
         progress_bar(left * agents, "agent-steps", quiet=quiet) as (advance, _),
         ended_by_ctrl_c(simulation.interrupt),
+        closing(simulation.steps(steps)) as records,
     ):
-        for record in simulation.steps(steps):
+        for record in records:
             advance(agents)
             for sentence in () if quiet else scenario.story(record):
                 click.echo(story_line(scenario.world, record.step, sentence), err=story_to_stderr)

@@ -78,7 +78,8 @@ class CommaSeparated(click.ParamType[list[Any]]):
         for item in items:
             if self.choices and item not in self.choices:
                 meant = did_you_mean(item, [*self.choices, *self.also])
-                self.fail(f"{item!r} is not one of {', '.join(self.choices)}{meant}", param, ctx)
+                names = ", ".join([*self.choices, *self.also])
+                self.fail(f"{item!r} is not one of {names}{meant}", param, ctx)
             if self.positive_int and not (item.isdecimal() and 0 < int(item) <= COUNT_MAX):
                 self.fail(f"{item!r} is not a whole number from 1 to {COUNT_MAX}", param, ctx)
         unique = list(dict.fromkeys(items))

@@ -67,7 +67,9 @@ def print_table(
         console.print(table)
         _print_queueing(console, chosen)
         _print_reuse(console, chosen, int(trace.calls.prompt_tokens.sum()))
-    console.print("* a bound, not an execution; µs/step: controller time per agent-step, real")
+    if any(MODES[result.mode].is_bound for result in results):
+        console.print("* a bound, not an execution")
+    console.print("µs/step: controller time per agent-step, real")
     if any(result.mode == "oracle_values" for result in results):
         console.print("second share: of oracle_values")
 

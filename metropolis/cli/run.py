@@ -189,8 +189,8 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
     metavar="STORE",
     default="memory",
     show_default=True,
-    help=f"Where the run's state lives: {ADDRESS_FORMS}; METROPOLIS_STORE is ignored. Only memory "
-    "has virtual time.",
+    help=f"Where the run's state lives: {ADDRESS_FORMS}; the environment variable "
+    "METROPOLIS_STORE has no effect here. Only memory has virtual time.",
 )
 @click.option(
     "--workers",

@@ -26,6 +26,7 @@ from metropolis.runtime.live.estimate import Estimate
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.reruns.verify import Verified
 from metropolis.sim.cache_choice import ReuseCounts
+from metropolis.trace.parquet import read_trace
 from metropolis.types import Step
 from metropolis.world.base import World
 from metropolis.world.scenario import Scenario
@@ -127,6 +128,8 @@ def summary_of(
 ) -> Summary:
     """Summarise `result`, whose files are in `folder`; `reused` are the caches of this start."""
     first, trace = result.recorded.last(COMPARED_ROWS, COMPARED_CALLS)
+    if not first and trace.dependencies is None:  # a finished run's trace may have them
+        trace = read_trace(RunDirectory(folder).trace)
     comparison, no_comparison = compared(trace, scenario.world, options, folder)
     usage = _usage(result, options)
     return Summary(
@@ -221,9 +224,11 @@ def print_summary(run: Summary) -> None:
         console.print(note)
     where = run.fleet.replace(" x ", " × ")
     if run.simulated:
+        # Optimistic runs also reuse answers of their own, of steps that they repeat.
+        aside = ", reused answers aside" if run.reused and run.mode != "optimistic" else ""
         console.print(
             f"\nLLM latency is simulated: on {where} the run would have taken "
-            f"{_seconds(run.makespan_s)} sim_s{', reused answers aside' if run.reused else ''}."
+            f"{_seconds(run.makespan_s)} sim_s{aside}."
         )
     else:
         console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
@@ -234,7 +239,8 @@ def print_summary(run: Summary) -> None:
         console.print(_comparison_table(run.comparison))
     if run.no_comparison:
         console.print(f"\n{run.no_comparison}")
-    console.print(f"\nWritten to {run.out}: {', '.join(Path(p).name for p in run.paths.values())}")
+    written = [f"{path.name}{'/' * path.is_dir()}" for path in sorted(Path(run.out).iterdir())]
+    console.print(f"\nWritten to {run.out}: {', '.join(written)}")
     if run.verified is not None:
         console.print(f"\n{run.verified}")
 

@@ -1,10 +1,17 @@
-"""Escaping of untrusted text before it is printed to a terminal."""
+"""What is printed: escaping of untrusted text, and the end of a pipe."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def discard_output() -> None:
+    """Discard what is yet to be printed: the reader of standard output has ended."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def printable(text: str) -> str:

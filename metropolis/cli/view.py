@@ -59,7 +59,7 @@ def command(
     if beside is not None and beside not in RACED:
         other = run_folder(beside)
         if not other.exists():
-            check_name("run or mode", beside, RACED)
+            check_name("run or mode", beside, [*RACED, *OUT_OF_ORDER])
         beside = str(other)
     sides = open_sides(run_folder(run), beside)
     if out is None:

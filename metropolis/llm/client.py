@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from math import isinf
+from typing import Any
 
 from metropolis.durable import UnwritableError
 from metropolis.llm.base import (
@@ -298,6 +299,7 @@ class Client:
                     completion = await self.backend.complete(request)
                 else:
                     completion = await self._receive(request, on_piece)
+            self._check(completion)
         except TimeoutError:
             self._charge_reservation(turn, usage)
             raise TimedOutError(
@@ -338,6 +340,17 @@ class Client:
             if stored is not None:
                 await stored
         return completion
+
+    def _check(self, completion: Any) -> None:
+        """Raise LLMError unless the backend has returned an answer."""
+        if isinstance(completion, Completion) and isinstance(completion.text, str):
+            tokens = completion.prompt_tokens, completion.output_tokens
+            if all(type(count) is int and count >= 0 for count in tokens):
+                return
+        raise LLMError(
+            f"{self.backend} answered with {completion!r:.200}; it should be a Completion with a "
+            "text and numbers of tokens of at least 0"
+        )
 
     async def _receive(self, request: Request, on_piece: OnPiece) -> Completion:
         completion = None

@@ -16,7 +16,7 @@ from contextvars import ContextVar, Token
 from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
-from metropolis.types import AgentError, MetropolisError, Step
+from metropolis.types import AgentError, CausalityError, MetropolisError, Step
 from metropolis.workers.event_loop import complete
 from metropolis.world.user_errors import describe_error, explain, explanation_of, single_error
 
@@ -40,12 +40,16 @@ class PendingCalls(Protocol):
     """Time at which the last call ended."""
 
 
+_WITHOUT_LINE = MetropolisError, CausalityError
+"""Errors whose sentence does not name the line of the code that is wrong."""
+
+
 class Invocation:
     """`code` of `owner`, a world or an agent, runs for the agents `names` at `step`."""
 
     __slots__ = (
         *("step", "names", "code", "owner", "llm", "invocations", "task", "thread"),
-        *("outer", "before", "inner", "active_wall_s", "reported_s", "_token"),
+        *("outer", "before", "inner", "active_wall_s", "reported_s", "hint", "_token"),
     )
 
     def __init__(
@@ -56,7 +60,10 @@ class Invocation:
         code: Callable[..., Any],
         owner: object,
         llm: PendingCalls | None = None,
+        hint: Callable[[], str] | None = None,
     ) -> None:
+        """`hint` is added to the description of an error of the code."""
+        self.hint = hint
         self.step, self.names, self.code, self.owner, self.llm = step, names, code, owner, llm
         self.invocations = invocations
         self.task: asyncio.Task[Any] | None = None
@@ -117,7 +124,10 @@ class Invocation:
 
     def sentence(self, error: BaseException) -> str:
         """A description of `error`, raised in this invocation."""
-        return f"{self}: {describe_error(error, self.owner)}"
+        described = describe_error(error, self.owner)
+        if isinstance(error, MetropolisError) and f"{error}".startswith("step "):
+            return described  # its sentence names agent and step
+        return f"{self}: {described}{'' if self.hint is None else self.hint()}"
 
     def _is_closed(self, error: BaseException) -> bool:
         """Whether the coroutine was merely closed, e.g. by garbage collection, in another task."""
@@ -134,8 +144,8 @@ class Invocation:
         if not isinstance(error, Exception) or isinstance(error, StopIteration):
             raise AgentError(self.sentence(error)) from error
         found = single_error(error)
-        if not isinstance(found, MetropolisError) or type(found) is MetropolisError:
-            explain(found, self.sentence(found))  # other sentences name agent and step
+        if not isinstance(found, MetropolisError) or type(found) in _WITHOUT_LINE:
+            explain(found, self.sentence(found))
         if found is not error:
             raise found from error
 
@@ -270,12 +280,33 @@ def is_ctrl_c() -> bool:
 @contextmanager
 def recording_ctrl_c() -> Iterator[None]:
     """Distinguish the user's Ctrl-C from agents' exceptions, if Python's own handler is set."""
-    handler, here = signal.getsignal(signal.SIGINT), threading.current_thread()
-    if handler is not signal.default_int_handler or here is not threading.main_thread():
+    with _handling_ctrl_c(_CtrlC()):
+        yield
+
+
+@contextmanager
+def ended_by_first_ctrl_c(end: Callable[[], object]) -> Iterator[None]:
+    """Call `end` at the first Ctrl-C, if Python's own handler is set; a second one raises.
+
+    An exception at any moment could leave the event loop in a state in which nothing ends.
+    """
+
+    def first(_signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        end()
+
+    with _handling_ctrl_c(first):
+        yield
+
+
+@contextmanager
+def _handling_ctrl_c(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before, here = signal.getsignal(signal.SIGINT), threading.current_thread()
+    if before is not signal.default_int_handler or here is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, _CtrlC())
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGINT, before)

@@ -280,8 +280,9 @@ class LocalWorker:
                 await resolving
 
     def _resolving(self, cluster: Transaction) -> Invocation:
-        names = [member.name for member in cluster]
-        return Invocation(self.invocations, cluster.step, names, self._world.resolve, self._world)
+        names, world = [member.name for member in cluster], self._world
+        hint = partial(_odd_action, world, cluster)
+        return Invocation(self.invocations, cluster.step, names, world.resolve, world, hint=hint)
 
     async def _call(self, method: Callable[[Any, Any], Any], argument: Any, llm: LLM) -> Any:
         """Return the result of an agent's method, plain or async."""
@@ -324,6 +325,18 @@ class LocalWorker:
 
 
 _is_async = cache(inspect.iscoroutinefunction)
+
+
+def _odd_action(world: World, cluster: Transaction) -> str:
+    """The first action outside of the world's action space, if it declares one."""
+    space: Any = getattr(world, "action_space", None)
+    for member in cluster if space is not None else ():
+        if not space.contains(member.action):
+            return (
+                f"; the action of {member.name!r} is {member.action!r:.80}, which is not in the "
+                "world's action space"
+            )
+    return ""
 
 
 def _in_thread(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from inspect import iscoroutine
 from math import isfinite
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +40,9 @@ def freeze(value: Any) -> Any:
         return MappingProxyType({key: freeze(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
         return tuple(freeze(item) for item in value)
+    if iscoroutine(value):
+        value.close()  # Python would warn of it as well
+        raise MetropolisError(f"{value!r:.80} was not awaited; write await before the call")
     raise MetropolisError(
         f"{value!r:.80} is a {type(value).__name__}; a world's values are texts, numbers, None, "
         "and mappings and lists of these, so that they can be shared, saved and compared"

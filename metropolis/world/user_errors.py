@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from inspect import getsourcefile, getsourcelines
 from pathlib import Path
 from sysconfig import get_path
 from traceback import walk_tb
@@ -15,14 +16,27 @@ Line = tuple[str, int]
 
 
 def own_line(lines: Iterable[Line], owner: object) -> str:
-    """The last of `lines` in the folder of the class of `owner`, otherwise the last."""
+    """The last of `lines` in the folder of the class of `owner`.
+
+    Otherwise the last one outside Python's library and metropolis, or else that of the class: the
+    engine could not call its method.
+    """
     lines = list(lines)
-    module = sys.modules.get(type(owner).__module__)
+    kind = type(getattr(owner, "watched", owner))
+    module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     folder = Path(file).parent if file else None
     own = [line for line in lines if Path(line[0]).parent == folder]
-    found = (own or lines)[-1:]
-    return ":".join(map(str, found[0])) if found else "?"
+    found = own or [line for line in lines if not _is_engine(line[0])] or _definition(kind) or lines
+    return ":".join(map(str, found[-1])) if found else "?"
+
+
+def _definition(kind: type) -> list[Line]:
+    try:
+        file, (_, line) = getsourcefile(kind), getsourcelines(kind)
+    except (OSError, TypeError):  # it has no file
+        return []
+    return [(file, line)] if file else []
 
 
 def describe_error(error: BaseException, owner: object) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from metropolis.cli import main
 
-OTHERS = ("resume", "fork", "whisper", "diff", "replay", "view", "show", "ask")
+OTHERS = ("resume", "fork", "whisper", "diff", "replay", "view", "show", "ask", "world")
 WORLD = """
 import signal
 from metropolis import Scenario

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,23 @@ import pytest
 from tests.cli.conftest import Run, summary
 
 STEPS = 24
+PRESSED = """
+import signal
+from pathlib import Path
+from metropolis import Scenario
+from tests.runtime.walkers import Meadow, Walker, author
+
+class Pressed(Walker):
+    async def proceed(self, observation, llm):
+        if self.step == 11 and Path("press").exists():
+            Path("press").unlink()
+            signal.raise_signal(signal.SIGINT)
+        return await super().proceed(observation, llm)
+
+def make(*, agents=None, seed=0):
+    world = Meadow(6, side=9, joint=2)
+    return Scenario(world, [Pressed(name) for name in world.names], author, steps=24)
+"""
 EDIT = """
 def edit(moment):
     for agent in moment.agents.values():
@@ -141,6 +159,20 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert re.fullmatch(r"metropolis: [^\n]*\n", err), err
     assert sentence in err
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_ctrl_c_ends_the_repetition_of_past_steps(run: Run) -> None:
+    world = Path("pressed.py")
+    world.write_text(PRESSED)
+    summary(run, "pressed.py", "--out", "origin", "--checkpoint-minutes", "60")
+    handler = signal.getsignal(signal.SIGINT)
+    for number in range(8):
+        Path("press").touch()
+        status, out, err = run("fork", "origin", "--at", "20", "--quiet")
+        assert (status, out, err.strip()) == (130, "", "metropolis: interrupted"), number
+        assert not Path("press").exists()
+        assert signal.getsignal(signal.SIGINT) is handler
+        assert not list(Path("runs").iterdir())
 
 
 def test_what_is_damaged_is_named_and_no_branch_remains(run: Run) -> None:

@@ -223,6 +223,7 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
     ("options", "sentence"),
     [
         (("--modes", "locked"), "'locked' is not one of sequential, lockstep"),
+        (("--modes", "locked"), ", out_of_order (did you mean 'lockstep'?)"),
         (("--speculation", "1.5"), "'1.5' is not off, auto or a number from 0 to 1"),
         (("--speculation", "nan"), "'nan' is not off, auto or a number from 0 to 1"),
         (("--modes", "lockstep", "--speculation", "off"), "--speculation is for the mode opti"),

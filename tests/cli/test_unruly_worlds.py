@@ -121,6 +121,25 @@ def test_a_task_of_an_agents_own_that_exits_is_its_error(
     assert re.search(r"step 6, agent 'w01', in Unruly.proceed: \S+/world.py:12: SystemExit: 0", err)
 
 
+def test_the_reader_of_a_story_may_end(run: Run) -> None:
+    text = WORLD.format(act="pass", kind="Walker", define="async def", wait="await")
+    story = "lambda record: [f'step {record.step} is ' + 'long ' * 200]"
+    Path("world.py").write_text(text.replace("author, steps=20", f"author, {story}, steps=20000"))
+    with start("world.py", "--out", "here") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 2
+    assert re.fullmatch(
+        r"metropolis: the reader of the story has ended; the run is at step \d+ of 20000; continue "
+        r"with: metropolis resume here\n",
+        err,
+    ), err
+    assert Path("here/trace.parquet").exists()
+
+
 @pytest.mark.parametrize("where", ["make", "reset", "observe", "resolve"])
 def test_so_it_is_in_a_world(run: Run, where: str) -> None:
     text = WORLD.format(act="pass", kind="Walker", define="async def", wait="await")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from metropolis.cli import live
+from metropolis.runtime.live.simulation import Simulation
 from tests.cli.conftest import Run, summary
 
 
@@ -32,6 +35,32 @@ def test_only_what_was_verified_is_claimed(run: Run) -> None:
         assert (status, err) == (0, "")
         assert told(out) == ("", "verified: all 24 steps are equal to lockstep's")
         assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_finished_run_keeps_its_trace(run: Run) -> None:
+    assert run("meadow.py", "--quiet")[0] == 0
+    trace = Path("runs/meadow-1/trace.parquet").read_bytes()
+    status, out, err = run("resume", "meadow-1", "--verify", "--quiet")
+    assert (status, err) == (0, "")
+    assert Path("runs/meadow-1/trace.parquet").read_bytes() == trace
+    assert re.search(r"oracle_values .* 100%", out), "the table has all modes"
+
+
+def test_ctrl_c_before_a_verification_is_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("meadow.py", "--quiet")[0] == 0
+    original = live._run
+
+    def interrupted(simulation: Simulation, *arguments: Any, **options: Any) -> None:
+        original(simulation, *arguments, **options)
+        simulation.interrupt()
+
+    monkeypatch.setattr(live, "_run", interrupted)
+    status, out, err = run("resume", "meadow-1", "--verify", "--quiet")
+    assert (status, err) == (
+        130,
+        "metropolis: interrupted; the run is complete, and not verified\n",
+    )
+    assert "(not verified" in out
 
 
 def test_the_summary_holds_what_was_verified(run: Run) -> None:

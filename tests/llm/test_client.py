@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -209,6 +210,26 @@ def test_failures_that_may_end_are_retried(
         assert 0.25 * 2**number <= pause <= 0.5 * 2**number
     usage = client.usage["plan"]
     assert (usage.calls, usage.retries, usage.failures) == (0, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "hi",
+        Completion("hi", -3, 1, "stop"),
+        Completion("hi", 3, 1.5, "stop"),  # type: ignore[arg-type]
+        Completion(5, 3, 1, "stop"),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_what_is_no_answer_is_refused(answer: Any) -> None:
+    fake = Fake(lambda r: answer)
+    client = Client(fake, max_tokens=100_000)
+    with pytest.raises(LLMError, match=r"fake model at .* answered with .*; it should be a Comple"):
+        run_virtually(client.call(request()))
+    assert len(fake.sent) == 1
+    assert client.usage["plan"].failures == 1
+    assert client.gate.in_flight == 0
 
 
 def test_lasting_failures_are_not_retried() -> None:

@@ -40,7 +40,7 @@ OWN = ("out", "about", "store", "workers")
         ("waste_budget", 10**400, "waste_budget is 1000"),
         ("seed", -1, "seed is -1; it should be a whole number from 0 to"),
         ("resume", True, "resume needs out"),
-        ("lease_s", 0.0, "lease_s is 0.0; it should be a number, at least 0.01"),
+        ("lease_s", 0.0, "lease_s is 0.0; it should be a number, at least 0.001"),
         ("lease_s", inf, "lease_s is inf; it should be at most 1e+06 seconds"),
         ("workers", "ray3", "workers is 'ray3'; it should be a number, ray, or ray:NUMBER"),
         ("workers", "ray:", "workers is 'ray:'; it should be a number, ray, or ray:NUMBER"),

@@ -257,6 +257,10 @@ def set_to_nonsense(moment: Moment) -> None:
     moment.agents["w00"].memory = object()  # type: ignore[attr-defined]
 
 
+def set_to_a_number(moment: Moment) -> None:
+    moment.agents["w00"].memory = 5  # type: ignore[attr-defined]
+
+
 def foretell(moment: Moment) -> None:
     moment.events.append(Event(moment.step, "w00", (0, 0), "shout", {"word": "hey"}))
 
@@ -269,6 +273,7 @@ def foretell(moment: Moment) -> None:
         (replace_agent, "has replaced an agent"),
         (remove_body, "do not match at 'w00'"),
         (set_to_nonsense, "'w00' .* cannot be saved"),
+        (set_to_a_number, "the edit leaves an agent that is none: .*'w00' .* cannot be restored"),
         (foretell, "step 5 perceives Events of step 4"),
     ],
 )

@@ -11,6 +11,7 @@ import msgspec
 
 from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.tokens import approximate_tokens, truncated
+from metropolis.types import MetropolisError
 
 SCRIPTED = "scripted"
 Author = Callable[[Request, random.Random], str]
@@ -49,7 +50,11 @@ class Scripted:
 
     async def complete(self, request: Request) -> Completion:
         """The author's text, truncated."""
-        text = self.author(request, random.Random(request.seed))
+        text: Any = self.author(request, random.Random(request.seed))
+        if not isinstance(text, str):
+            raise MetropolisError(
+                f"{self}: the author returned {text!r:.80} for {request.where}; it should be a text"
+            )
         for stop in request.stop:
             text = text.split(stop, 1)[0]
         answer, tokens = truncated(text, request.max_tokens)

@@ -29,6 +29,7 @@ from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryServer
 from metropolis.types import Dispatch, Step
 from metropolis.workers.event_loop import cancel_all, complete
+from metropolis.workers.invocations import ended_by_first_ctrl_c
 from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
@@ -167,17 +168,22 @@ class Trial:
         begin_run(self.store, self._world, agents, minds, self._seed, beginning, steps, {})
         worker_pool = SharedWorkerPool(self.worker, self.store)
         executor = Executor(controller_of, self.store, worker_pool, commit, max_velocity=velocity)
-        try:
-            complete(loop, executor.start(first))
-            while executor.floor < steps and executor.failure is None:
-                self.worker.invocations.complete(loop, executor.advance())
-                yield from recorder.advance(executor.floor)
-                executor.collect()
-            if executor.failure is not None:
-                raise executor.failure
-        finally:
-            complete(loop, executor.stop())
-            complete(loop, cancel_all())
+
+        def interrupt() -> None:
+            loop.call_soon_threadsafe(executor.end, KeyboardInterrupt())
+
+        with ended_by_first_ctrl_c(interrupt):
+            try:
+                complete(loop, executor.start(first))
+                while executor.floor < steps and executor.failure is None:
+                    self.worker.invocations.complete(loop, executor.advance())
+                    yield from recorder.advance(executor.floor)
+                    executor.collect()
+                if executor.failure is not None:
+                    raise executor.failure
+            finally:
+                complete(loop, executor.stop())
+                complete(loop, cancel_all())
 
 
 class WatchedWorld(World):
@@ -190,6 +196,7 @@ class WatchedWorld(World):
         on_observation: Callable[[Any, Step, str], None],
     ) -> None:
         self._world, self._on_call, self._on_observation = world, on_call, on_observation
+        self.watched = world
         for attribute in ("perception_radius", "max_velocity", "joint_radius"):
             setattr(self, attribute, getattr(world, attribute))
         self.metric, self.name, self.author = world.metric, world.name, world.author

@@ -31,8 +31,9 @@ HISTORY = Format(
     "intact checkpoint and its journal",
 )
 REPEAT_DIFFERS = (
-    "repeated steps of the run differ from the recorded ones: its world, agents or model "
-    "have changed since, or its journal lacks answers"
+    "repeated steps of the run differ from the recorded ones: its world, agents or model have "
+    "changed since, its journal lacks answers, or an agent keeps something outside its fields "
+    "(metropolis world check finds that)"
 )
 _CALLS = b'"calls":'
 _encoder = msgspec.json.Encoder(enc_hook=plain, order="sorted")

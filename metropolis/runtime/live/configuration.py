@@ -13,7 +13,7 @@ from metropolis.types import MetropolisError
 from metropolis.workers.watchdog import STALL_S
 from metropolis.world.checks import check_number, check_seed
 
-LEASE_S_MIN, LEASE_S_MAX = 0.01, 1e6
+LEASE_S_MIN, LEASE_S_MAX = 0.001, 1e6
 LIVE_MODES = ("sequential", "lockstep", "out_of_order", "optimistic")
 LIVE_RULES = ("versioned", "conservative")
 
@@ -31,8 +31,9 @@ class RunConfiguration:
     rule: Annotated[str, "Dependency rule of out_of_order."] = "versioned"
     waste_budget: Annotated[
         float | None,
-        "Maximum share of calls that the mode optimistic may waste, from 0 to 1; None: 0.2, or 0 "
-        "if calls have a price, a budget or a limit per minute, or go to a server on the internet.",
+        "Maximum share of calls that the mode optimistic may waste, from 0 to 1; by default 0.2, "
+        "or 0 if calls have a price, a budget or a limit per minute, or go to a server on the "
+        "internet.",
     ] = None
     seed: Annotated[int, "Seed of all randomness."] = 0
     options: Annotated[Mapping[str, Any] | None, "Passed to `World.reset`."] = None

@@ -74,7 +74,7 @@ class Recording:
 
         Of a run that continues, the dependencies by value are not known.
         """
-        self._beginning = np.array(beginning, np.float32)
+        self._beginning, self._first_step = np.array(beginning, np.float32), first_step
         at = np.array(bodies(entities, self._names), np.float32).reshape(-1, 2)
         known = None
         if not first_step:
@@ -151,9 +151,15 @@ class Recording:
         return self.recorder.sync(self.seed, self._journal)
 
     def write_trace(self, *, generated: bool) -> None:
-        """Write the trace into the folder, if there is one and a step to write."""
-        if self.directory is not None and self.recorder.next_step:
-            self.directory.write_trace(self.trace(generated=generated))
+        """Write the trace into the folder, if there is one and a step to write.
+
+        That of a finished run stays: it has dependencies by value, which are not known any more.
+        """
+        directory, steps = self.directory, self.recorder.next_step
+        if directory is None or not steps:
+            return
+        if steps > self._first_step or not directory.trace.exists():
+            directory.write_trace(self.trace(generated=generated))
 
     def trace(self, *, generated: bool) -> RunTrace:
         """The trace so far; `generated`: no model has answered its calls."""

@@ -34,9 +34,11 @@ def client_of(llm: Any, world: World) -> Client:
     if isinstance(llm, Client):
         return llm
     backend: Backend = Scripted(world.author) if llm is None else llm
-    has_methods = all(callable(getattr(llm, name, None)) for name in METHODS_OF_BACKENDS)
-    if llm is not None and (isinstance(llm, type) or not has_methods):
+    missing = [one for one in METHODS_OF_BACKENDS if not callable(getattr(llm, one, None))]
+    if llm is not None and (isinstance(llm, type) or missing):
         given = "a text" if isinstance(llm, str) else f"{llm!r:.80}"  # it may contain a password
+        if 0 < len(missing) < len(METHODS_OF_BACKENDS):
+            given += f", without the method {missing[0]} of a backend"
         raise MetropolisError(
             f"llm is {given}; it should be a metropolis.Client, a backend such as "
             "metropolis.llm.connect.connect makes of a URL, or None"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, rmtree
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,17 @@ def record_replays(
     """Write the timelines of `results`: replays of `trace` in different modes, else equal.
 
     Bounds have no timeline and are left out. `file`: what contains just this trace; None: nothing.
+    Whatever fails, such as a full disk, leaves the folder empty.
     """
+    try:
+        _write(folder, trace, results, file)
+    except BaseException:
+        for path in folder.iterdir():
+            rmtree(path) if path.is_dir() else path.unlink()
+        raise
+
+
+def _write(folder: Path, trace: Trace, results: Sequence[ReplayResult], file: Path | None) -> None:
     lanes = [result for result in results if not MODES[result.mode].is_bound]
     if file is None:
         write_trace(trace, folder / IN_RUN)

@@ -64,11 +64,17 @@ def edited(
     names |= {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
     for one, other in ((moment.events, checkpoint.events), (checkpoint.events, moment.events)):
         names |= {event.source for event in one if event not in other}
+    saved = {name: save(agent) for name, agent in people.items()}
+    for name, agent in people.items():
+        try:
+            restore(agent, saved[name])
+        except MetropolisError as error:
+            raise MetropolisError(f"the edit leaves an agent that is none: {error}") from error
     content = replace(
         checkpoint,
         entities=[now[name] for name in sorted(now)],
         events=moment.events,
-        agents={name: save(agent) for name, agent in people.items()},
+        agents=saved,
     )
     return content, tuple(sorted(names))
 

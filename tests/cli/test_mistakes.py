@@ -1,0 +1,118 @@
+"""Ordinary mistakes in a world of one's own: the sentence names the line to change."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+WORLD = """
+from dataclasses import dataclass
+from gymnasium import spaces
+from metropolis import Agent, Entity, Scenario, World
+
+class Lane(World):
+    perception_radius = 2.0
+    max_velocity = 1.0
+    action_space = spaces.Dict({"say": spaces.Text(20)})
+
+    def reset(self, *, seed, options):
+        return [Entity("a", (0, 0), "agent"), Entity("b", (1, 0), "agent")]
+
+    def observe(self, view):
+        return {"near": len(view.agents())}
+
+    def resolve(self, cluster):
+        for one in cluster:
+            one.write(said=one.action["say"])
+
+@dataclass
+class Walker(Agent):
+    name: str
+
+    async def proceed(self, observation, llm):
+        return {"say": "hey"}
+
+def make(*, agents=None, seed=0):
+    return Scenario(Lane(), [Walker("a"), Walker("b")], None, steps=3)
+"""
+RESOLVE = """    def resolve(self, cluster):
+        for one in cluster:
+            one.write(said=one.action["say"])
+"""
+LANE, WALKER, SAID = (
+    1 + WORLD.splitlines().index(line)
+    for line in (
+        "class Lane(World):",
+        "@dataclass",
+        "            " + 'one.write(said=one.action["say"])',
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence"),
+    [
+        ("observation, llm", "observation", f"{WALKER}: TypeError: .*3 were given; fix it there"),
+        (
+            'return {"say": "hey"}',
+            "return None",
+            f"{SAID}: TypeError: .*; fix it there; the action of 'a' is None, which is not in the "
+            "world's action space",
+        ),
+        (
+            '{"say": "hey"}',
+            '{"say": llm.chat("hey")}',
+            f"{SAID}: <coroutine object LLM.chat at \\w+> was not awaited; write await before",
+        ),
+        (
+            'one.write(said=one.action["say"])',
+            "one.move((9, 0))",
+            f"{SAID}: step 0, agent 'a': moves from .*: .* further than the velocity 1",
+        ),
+        (
+            'one.write(said=one.action["say"])',
+            "self.count = 1",
+            f"{SAID}: the world's attribute 'count' was set while the simulation runs",
+        ),
+        (
+            RESOLVE,
+            "    def resolve(self, cluster):\n        return 5\n",
+            f"{LANE}: TypeError: .*await.*; fix it there",
+        ),
+        (
+            RESOLVE,
+            "    async def resolve(self, cluster):\n"
+            "        one = cluster.members[0]\n"
+            "        await one.ask('b', 'who?')\n",
+            f"{WALKER}: NotImplementedError: Walker.answer is not defined",
+        ),
+    ],
+)
+def test_the_line_is_named(run: Run, right: str, wrong: str, sentence: str) -> None:
+    assert WORLD.count(right) == 1
+    Path("lane.py").write_text(WORLD.replace(right, wrong))
+    status, out, err = run("lane.py", "--quiet")
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert re.search(rf"/lane\.py:{sentence}", err), err
+
+
+def test_an_author_writes_texts(run: Run) -> None:
+    text = WORLD.replace('{"say": "hey"}', '{"say": (await llm.chat("hey")).text}')
+    Path("lane.py").write_text(text.replace(", None, steps", ", lambda *_: None, steps"))
+    status, _, err = run("lane.py", "--quiet")
+    assert status == 2
+    assert "the scripted author: the author returned None for" in err, err
+    assert "it should be a text" in err
+
+
+def test_the_check_names_the_same_line(run: Run) -> None:
+    Path("lane.py").write_text(WORLD.replace("view.agents())}", 'view.agents()), "x": {}["y"]}'))
+    status, _, err = run("lane.py", "--quiet")
+    (line,) = re.findall(r"lane\.py:\d+: KeyError: 'y'", err)
+    status, out, err = run("world", "check", "lane.py")
+    assert status in (1, 2)
+    assert line in out + err, out + err
