@@ -188,9 +188,9 @@ def relived(folder: Path, source: Path, tmp_path: Path) -> Path:
     [
         ("history.jsonl damaged", "line 3: is damaged"),
         ("history.jsonl short", "line 3: is damaged (it ends here"),
-        ("history.jsonl other", "which records other histories; resume the run"),
+        ("history.jsonl other", "which records other histories; the run now continues"),
         ("calls.jsonl damaged", "line 3: is damaged"),
-        ("calls.jsonl other", "which records other calls; resume the run"),
+        ("calls.jsonl other", "which records other calls; the run now continues"),
         ("calls.jsonl short", "it ends after 1 of "),
     ],
 )

@@ -139,7 +139,8 @@ class RunDirectory:
                 break
             except DamagedError as error:
                 found = None
-                notes.setdefault(error.path, f"{error}")
+                flaw, _, _ = f"{error}".partition("; ")  # without the repair, which follows
+                notes.setdefault(error.path, flaw)
         if found is None:
             self.check_beginning("".join(f" ({note})" for note in [*notes.values()][-1:]))
         where = f"checkpoint of step {found.step}" if found else "beginning"
