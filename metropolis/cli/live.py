@@ -265,20 +265,22 @@ def _run(
 
 @contextmanager
 def ended_by_ctrl_c(finish: Callable[[], None]) -> Iterator[None]:
-    """Call `finish` at the first Ctrl-C; the second one ends the process at once, like kill -9.
+    """Call `finish` at the first Ctrl-C or SIGTERM; a second one ends the process like kill -9.
 
     An exception could not end an agent that catches all exceptions, nor a thread.
     """
 
     def end(_signal: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, _end_at_once)
+        for number in before:
+            signal.signal(number, _end_at_once)
         finish()
 
-    before = signal.signal(signal.SIGINT, end)
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end_at_once(_signal: int, _frame: FrameType | None) -> None:

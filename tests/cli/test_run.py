@@ -154,8 +154,13 @@ def test_an_error_of_ones_own_in_mid_run_is_mended_and_the_run_goes_on(
     assert summary(run, "resume", "here")["history_sha256"] == uninterrupted["history_sha256"]
 
 
-def test_ctrl_c_ends_a_run_and_it_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None:
-    handler = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_and_it_goes_on(
+    run: Run, uninterrupted: dict[str, Any], number: signal.Signals
+) -> None:
+    world = Path("interrupted.py")
+    world.write_text(world.read_text().replace("signal.SIGINT", f"signal.{number.name}"))
+    handler = signal.getsignal(number)
     status, _, err = run("interrupted.py", "--out", "here")
     assert status == 130
     said = re.fullmatch(
@@ -165,7 +170,7 @@ def test_ctrl_c_ends_a_run_and_it_goes_on(run: Run, uninterrupted: dict[str, Any
     )
     assert said is not None, err
     assert 8 <= int(said[1]) < STEPS
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
     assert Path("here/trace.parquet").exists()
     resumed = summary(run, "resume", "here", "--quiet")
     assert resumed["history_sha256"] == uninterrupted["history_sha256"]
