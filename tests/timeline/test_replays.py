@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.cli import cli
+from metropolis.durable import UnwritableError
+from metropolis.runtime.replays import recorded_replay
 from metropolis.runtime.replays.modes import MODES
 from metropolis.runtime.replays.recorded_replay import read_recorded_replay, timeline_of
 from metropolis.runtime.replays.replay import ReplayResult, Setting, replay
@@ -110,6 +112,23 @@ def test_the_command_records_every_mode_but_the_bounds(tmp_path: Path) -> None:
     for lane in found.lanes:
         assert len(read_timeline(folder / lane).executions) == 24
         assert read_timeline(folder / lane).meta.run == lane
+
+
+def test_a_record_that_fails_leaves_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise UnwritableError("no space is left")
+
+    write_trace(
+        small_trace(5, agents=4, steps=6, edge=6, radius=2), source := tmp_path / "in.parquet"
+    )
+    command = ["replay", f"{source}", "--modes", "lockstep", "--record", f"{tmp_path / 'out'}"]
+    with monkeypatch.context() as patched:
+        patched.setattr(recorded_replay, "write_object", full)
+        assert isinstance(CliRunner().invoke(cli, command).exception, UnwritableError)
+    assert not list((tmp_path / "out").iterdir())
+    assert CliRunner().invoke(cli, command).exit_code == 0
 
 
 @pytest.mark.parametrize(
