@@ -235,7 +235,8 @@ def print_summary(run: Summary) -> None:
     if run.reuse and run.reuse["prompt_tokens"]:
         console.print(reuse_note(run.reuse))
     if run.comparison:
-        console.print(f"\n{_comparison_heading(run)} in every mode, simulated on {where}:")
+        modes = "every other mode" if run.mode == "optimistic" else "every mode"
+        console.print(f"\n{_comparison_heading(run)} in {modes}, simulated on {where}:")
         console.print(_comparison_table(run.comparison))
     if run.no_comparison:
         console.print(f"\n{run.no_comparison}")
