@@ -172,18 +172,18 @@ class Trial:
         def interrupt() -> None:
             loop.call_soon_threadsafe(executor.end, KeyboardInterrupt())
 
-        with ended_by_first_ctrl_c(interrupt):
-            try:
-                complete(loop, executor.start(first))
-                while executor.floor < steps and executor.failure is None:
+        try:
+            complete(loop, executor.start(first))
+            while executor.floor < steps and executor.failure is None:
+                with ended_by_first_ctrl_c(interrupt):
                     self.worker.invocations.complete(loop, executor.advance())
-                    yield from recorder.advance(executor.floor)
-                    executor.collect()
-                if executor.failure is not None:
-                    raise executor.failure
-            finally:
-                complete(loop, executor.stop())
-                complete(loop, cancel_all())
+                yield from recorder.advance(executor.floor)
+                executor.collect()
+            if executor.failure is not None:
+                raise executor.failure
+        finally:
+            complete(loop, executor.stop())
+            complete(loop, cancel_all())
 
 
 class WatchedWorld(World):
