@@ -29,6 +29,21 @@ METROPOLIS = python_command("from metropolis.cli import main; main()")
 """The command line interface as a command."""
 
 
+class Number(click.FloatRange):
+    """A number within a range; unlike click's type, it refuses `nan`."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Convert and check the range."""
+        number: float = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
+        return number
+
+
 INSTANCE = click.option(
     "--instance",
     metavar="[NAME=]PROFILE[:COUNT]",

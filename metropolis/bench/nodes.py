@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metropolis.bench import need
+from metropolis.bench import Number, need
 from metropolis.bench.recovery.setup import MODES, Environment, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
-from metropolis.cli.choices import Number
 from metropolis.progress import progress_bar
 from metropolis.types import MetropolisError
 

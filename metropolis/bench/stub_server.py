@@ -20,8 +20,7 @@ from typing import Any
 
 import click
 
-from metropolis.bench import METROPOLIS, server
-from metropolis.cli.choices import Number
+from metropolis.bench import METROPOLIS, Number, server
 from metropolis.types import MetropolisError
 
 MODEL = "stub"

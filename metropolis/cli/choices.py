@@ -26,21 +26,6 @@ class Integer(click.IntRange):
     name = "integer"
 
 
-class Number(click.FloatRange):
-    """A number within a range; unlike click's type, it refuses `nan`."""
-
-    name = "number"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Convert and check the range."""
-        number: float = super().convert(value, param, ctx)
-        if number != number:
-            self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
-        return number
-
-
 def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `given` that are set on the command line."""
     context = click.get_current_context()

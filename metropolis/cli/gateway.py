@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from metropolis.cli.choices import Number
+from metropolis.bench import Number
 from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, log
 from metropolis.dispatch.base import Fleet
 from metropolis.gateway.engine_client import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, EngineClient

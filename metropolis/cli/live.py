@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from shutil import rmtree
+from threading import Event
 from types import FrameType
 from typing import Any
 
@@ -137,7 +138,7 @@ def _complete(
     try:
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
             scenario.story(record)  # already printed; later sentences depend on it
-        _run(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
+        interrupted = _run(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
     except BrokenPipeError:
         discard_output()
         progress = _progress(simulation.result().steps, steps, folder)
@@ -153,7 +154,7 @@ def _complete(
         raise MetropolisError(f"{sentence}; {progress}") from error
     _print_notes(simulation.notes[printed:])
     result, verified = simulation.result(), None
-    if verify is not None and not simulation.is_interrupted:
+    if verify is not None and not interrupted:
         verified = verify(folder, ended_by_ctrl_c, quiet=quiet)
     if not scenario.functions:  # else they were checked at the start
         _print_unused_functions(options.models, result)
@@ -164,7 +165,7 @@ def _complete(
         click.echo(
             f"metropolis: {result.stopped}; {_progress(result.steps, steps, folder)}", err=True
         )
-    elif verify is not None and simulation.is_interrupted:
+    elif verify is not None and interrupted:
         click.echo("metropolis: interrupted; the run is complete, and not verified", err=True)
         return STATUS_INTERRUPTED
     if verified is not None and verified.deviation is not None:
@@ -249,18 +250,25 @@ def _run(
     *,
     story_to_stderr: bool,
     quiet: bool,
-) -> None:
-    agents = len(scenario.agents)
+) -> bool:
+    """Run to the end; whether Ctrl-C was pressed, even if no step was left."""
+    agents, pressed = len(scenario.agents), Event()
+
+    def interrupt() -> None:
+        pressed.set()
+        simulation.interrupt()
+
     left = max(0, steps - simulation.first_step)
     with (
         progress_bar(left * agents, "agent-steps", quiet=quiet) as (advance, _),
-        ended_by_ctrl_c(simulation.interrupt),
+        ended_by_ctrl_c(interrupt),
         closing(simulation.steps(steps)) as records,
     ):
         for record in records:
             advance(agents)
             for sentence in () if quiet else scenario.story(record):
                 click.echo(story_line(scenario.world, record.step, sentence), err=story_to_stderr)
+    return pressed.is_set()
 
 
 @contextmanager

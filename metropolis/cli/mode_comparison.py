@@ -9,6 +9,7 @@ from pathlib import Path
 from metropolis.cli.run_options import RunOptions
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, speedup
+from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
@@ -35,12 +36,15 @@ def compared(
     """
     if not len(trace.calls):
         return [], None
+    written = RunDirectory(folder).trace
     try:
+        if trace.dependencies is None and written.exists():  # that of a finished run has them
+            known = read_trace(written)
+            trace = known if known.steps == trace.steps else trace
         return _compare(trace, world, options), None
     except MetropolisError as error:
-        file = RunDirectory(folder).trace
         return [], (
-            f"There is no comparison of the modes: {error}. `metropolis replay {file} --profile "
+            f"There is no comparison of the modes: {error}. `metropolis replay {written} --profile "
             "NAME` makes one on other instances."
         )
 

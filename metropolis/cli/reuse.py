@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.cli.choices import Number
+from metropolis.bench import Number
 from metropolis.cli.serve_torch import NamedModel
 from metropolis.cli.terminal import printable
 from metropolis.reuse.plan import Plan, PlanPoint, load_plan, write_plan

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from metropolis.bench import INSTANCE, MODEL
-from metropolis.cli.choices import Integer, NamedChoice, Number, on_command_line
+from metropolis.bench import INSTANCE, MODEL, Number
+from metropolis.cli.choices import Integer, NamedChoice, on_command_line
 from metropolis.cli.live import (
     FINISHED,
     continue_run,

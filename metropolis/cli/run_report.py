@@ -26,7 +26,6 @@ from metropolis.runtime.live.estimate import Estimate
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.reruns.verify import Verified
 from metropolis.sim.cache_choice import ReuseCounts
-from metropolis.trace.parquet import read_trace
 from metropolis.types import Step
 from metropolis.world.base import World
 from metropolis.world.scenario import Scenario
@@ -128,8 +127,6 @@ def summary_of(
 ) -> Summary:
     """Summarise `result`, whose files are in `folder`; `reused` are the caches of this start."""
     first, trace = result.recorded.last(COMPARED_ROWS, COMPARED_CALLS)
-    if not first and trace.dependencies is None:  # a finished run's trace may have them
-        trace = read_trace(RunDirectory(folder).trace)
     comparison, no_comparison = compared(trace, scenario.world, options, folder)
     usage = _usage(result, options)
     return Summary(
@@ -224,7 +221,6 @@ def print_summary(run: Summary) -> None:
         console.print(note)
     where = run.fleet.replace(" x ", " × ")
     if run.simulated:
-        # Optimistic runs also reuse answers of their own, of steps that they repeat.
         aside = ", reused answers aside" if run.reused and run.mode != "optimistic" else ""
         console.print(
             f"\nLLM latency is simulated: on {where} the run would have taken "
@@ -235,8 +231,7 @@ def print_summary(run: Summary) -> None:
     if run.reuse and run.reuse["prompt_tokens"]:
         console.print(reuse_note(run.reuse))
     if run.comparison:
-        modes = "every other mode" if run.mode == "optimistic" else "every mode"
-        console.print(f"\n{_comparison_heading(run)} in {modes}, simulated on {where}:")
+        console.print(f"\n{_comparison_heading(run)}, simulated on {where}:")
         console.print(_comparison_table(run.comparison))
     if run.no_comparison:
         console.print(f"\n{run.no_comparison}")
@@ -257,11 +252,11 @@ def reuse_note(reuse: Mapping[str, Any]) -> str:
 
 
 def _comparison_heading(run: Summary) -> str:
+    modes = "every other mode" if run.mode == "optimistic" else "every mode"
     if not run.compared_from:
-        return "The same calls"
-    step_s = run.span_s / run.steps
-    from_s, to_s = (_hours(step * step_s) for step in (run.compared_from, run.steps))
-    return f"The same calls of the run's end, {from_s} to {to_s},"
+        return f"The same calls in {modes}"
+    begin, end = (_hours(step * run.span_s / run.steps) for step in (run.compared_from, run.steps))
+    return f"The same calls of the run's end, {begin} to {end}, in {modes}"
 
 
 def _purchases_note(run: Summary) -> str | None:

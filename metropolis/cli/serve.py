@@ -19,7 +19,7 @@ from typing import IO
 import click
 from rich.console import Console
 
-from metropolis.cli.choices import Number
+from metropolis.bench import Number
 from metropolis.cli.serve_torch import command as serve_torch
 from metropolis.process_group import ProcessGroup
 from metropolis.types import MetropolisError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from metropolis.bench import MODEL
-from metropolis.cli.choices import Number
+from metropolis.bench import MODEL, Number
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.progress import progress_bar
 from metropolis.trace.generate.calls import generate_calls

@@ -197,6 +197,18 @@ RETRIED = (UnavailableError, TimedOutError, RateLimitedError, MalformedError)
 """Errors that may be temporary."""
 
 
+def check_completion(completion: Any, backend: object) -> None:
+    """Raise LLMError unless `backend` has returned an answer."""
+    if isinstance(completion, Completion) and isinstance(completion.text, str):
+        tokens = completion.prompt_tokens, completion.output_tokens
+        if all(type(count) is int and count >= 0 for count in tokens):
+            return
+    raise LLMError(
+        f"{backend} answered with {completion!r:.200}; it should be a Completion with a text and "
+        "numbers of tokens of at least 0"
+    )
+
+
 class Backend(Protocol):
     """One language model at one address; sends each request once.
 

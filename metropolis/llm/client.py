@@ -11,7 +11,6 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from math import isinf
-from typing import Any
 
 from metropolis.durable import UnwritableError
 from metropolis.llm.base import (
@@ -25,6 +24,7 @@ from metropolis.llm.base import (
     Request,
     TimedOutError,
     UnreachableError,
+    check_completion,
 )
 from metropolis.llm.call_log import in_strand
 from metropolis.llm.journal import Answers, Key, key_of
@@ -285,8 +285,7 @@ class Client:
         self, request: Request, usage: Usage, key: Key | None, on_piece: OnPiece | None
     ) -> Completion:
         need = self._need_of(request)
-        priority = (int(request.speculative), request.priority)
-        turn = await self.gate.enter(priority, need)
+        turn = await self.gate.enter((int(request.speculative), request.priority), need)
         if turn is None:
             self.exhausted = BudgetExhausted(self._exhausted(request, need))
             self.on_exhausted(self.exhausted)
@@ -299,7 +298,7 @@ class Client:
                     completion = await self.backend.complete(request)
                 else:
                     completion = await self._receive(request, on_piece)
-            self._check(completion)
+            check_completion(completion, self.backend)
         except TimeoutError:
             self._charge_reservation(turn, usage)
             raise TimedOutError(
@@ -340,17 +339,6 @@ class Client:
             if stored is not None:
                 await stored
         return completion
-
-    def _check(self, completion: Any) -> None:
-        """Raise LLMError unless the backend has returned an answer."""
-        if isinstance(completion, Completion) and isinstance(completion.text, str):
-            tokens = completion.prompt_tokens, completion.output_tokens
-            if all(type(count) is int and count >= 0 for count in tokens):
-                return
-        raise LLMError(
-            f"{self.backend} answered with {completion!r:.200}; it should be a Completion with a "
-            "text and numbers of tokens of at least 0"
-        )
 
     async def _receive(self, request: Request, on_piece: OnPiece) -> Completion:
         completion = None

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import redis
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store import commands
-from metropolis.store.base import Acknowledged, AsyncStore
+from metropolis.store.base import Acknowledged, AsyncStore, Store
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
+from metropolis.store.encoding import EncodedCommit
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.pipelined_connection import PipelinedConnection
 from metropolis.store.scripts import script
 from metropolis.types import AgentId, Dispatch, Step
-
-if TYPE_CHECKING:
-    from metropolis.store.redis import RedisStore  # which imports this file
 
 T = TypeVar("T")
 MOST = 1000
 """Maximum number of acknowledgements per read."""
 
 
+class CommandStore(Store):
+    """A store whose calls are scripts of a server."""
+
+    url: str
+    prefix: str
+    """Of the run's keys."""
+    shown: str
+    """The server and the run, for messages."""
+
+    @abstractmethod
+    def store_errors(self) -> AbstractContextManager[None]:
+        """Convert the server's errors to StoreErrors."""
+
+    @abstractmethod
+    def written(self, claim: Claim, execution: Execution) -> EncodedCommit:
+        """The writes of a commit."""
+
+    @abstractmethod
+    def reaches(self, ahead: Mapping[AgentId, Lookahead]) -> dict[AgentId, str]:
+        """Encode lookahead as the scripts expect it."""
+
+
 class AsyncRedisStore(AsyncStore):
     """See AsyncStore."""
 
-    def __init__(self, store: RedisStore) -> None:
+    def __init__(self, store: CommandStore) -> None:
         super().__init__(store)
         self._redis = store
         self._commands, self._blocking_commands = (

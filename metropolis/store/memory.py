@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from threading import Condition, RLock
 from typing import Any, TypeVar
@@ -184,22 +183,16 @@ class MemoryStore(Store):
             if clusters:
                 self._notify(run, "ready")
 
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Count this thread among those that wait."""
-        self._server.waiting_threads += 1
-        try:
-            yield
-        finally:
-            self._server.waiting_threads -= 1
-
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
         last = int(after)
         with self._lock:
             if wait_s:
-                with self._waiting():
+                self._server.waiting_threads += 1
+                try:
                     self._changed.wait_for(lambda: self._run.acknowledged > last, wait_s)
+                finally:
+                    self._server.waiting_threads -= 1
             run = self._run
             if last > run.acknowledged:
                 raise StoreError(f"the run {self._name!r} knows of no acknowledgement {after}")
@@ -275,8 +268,11 @@ class MemoryStore(Store):
                 if now_s >= deadline_s:
                     return []
                 ends = [deadline_s, *(lease.until_s for lease in run.leases.values())]
-                with self._waiting():
+                self._server.waiting_threads += 1
+                try:
                     self._changed.wait(min(ends) - now_s)
+                finally:
+                    self._server.waiting_threads -= 1
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""

@@ -58,7 +58,7 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store import commands
-from metropolis.store.async_redis_store import AsyncRedisStore
+from metropolis.store.async_redis_store import AsyncRedisStore, CommandStore
 from metropolis.store.base import (
     Acknowledged,
     AsyncStore,
@@ -66,7 +66,6 @@ from metropolis.store.base import (
     Inspection,
     Nodes,
     RunInfo,
-    Store,
     StoreError,
 )
 from metropolis.store.cells import Cells
@@ -103,7 +102,7 @@ def prefix_of(run: str) -> str:
     return f"metropolis:{{{run}}}:"
 
 
-class RedisStore(Store):
+class RedisStore(CommandStore):
     """See Store."""
 
     def __init__(self, client: Client, url: str, run: str) -> None:

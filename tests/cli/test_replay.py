@@ -98,7 +98,7 @@ def test_figures_without_matplotlib_are_refused_before_any_work(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("replay", "--modes", "lockstp"), "no_dependency (did you mean 'lockstep'?)"),
+        (("replay", "--modes", "lockstp"), "out_of_order (did you mean 'lockstep'?)"),
         (("replay", "--metric", "chebishev"), "'hops' (did you mean 'chebyshev'?)"),
         (("replay", "--policy", "kairo"), "the policies (did you mean 'kairos'?)"),
         (("replay", "--dispatcher", "karios"), "the dispatchers (did you mean 'kairos'?)"),
@@ -223,7 +223,6 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
     ("options", "sentence"),
     [
         (("--modes", "locked"), "'locked' is not one of sequential, lockstep"),
-        (("--modes", "locked"), ", out_of_order (did you mean 'lockstep'?)"),
         (("--speculation", "1.5"), "'1.5' is not off, auto or a number from 0 to 1"),
         (("--speculation", "nan"), "'nan' is not off, auto or a number from 0 to 1"),
         (("--modes", "lockstep", "--speculation", "off"), "--speculation is for the mode opti"),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from metropolis.cli import live
-from metropolis.runtime.live.simulation import Simulation
 from tests.cli.conftest import Run, summary
 
 
@@ -50,9 +49,9 @@ def test_ctrl_c_before_a_verification_is_taken(run: Run, monkeypatch: pytest.Mon
     assert run("meadow.py", "--quiet")[0] == 0
     original = live._run
 
-    def interrupted(simulation: Simulation, *arguments: Any, **options: Any) -> None:
-        original(simulation, *arguments, **options)
-        simulation.interrupt()
+    def interrupted(*arguments: Any, **options: Any) -> bool:
+        assert not original(*arguments, **options)
+        return True
 
     monkeypatch.setattr(live, "_run", interrupted)
     status, out, err = run("resume", "meadow-1", "--verify", "--quiet")

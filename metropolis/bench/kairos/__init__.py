@@ -15,12 +15,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from metropolis.bench import INSTANCE, SEEDS, fleet_of, loads_of, some_of
+from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, loads_of, some_of
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import SYSTEMS, Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
-from metropolis.cli.choices import Number
 from metropolis.durable import reported
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
 

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-import metropolis
-from metropolis import _core
+import metropolis._core as _core
 from metropolis.durable import DamagedError, read_object, write_object
 
 Found = TypeVar("Found")
@@ -41,6 +40,6 @@ def kept(folder: Path, settings: object, measure: Callable[[], Found], kind: typ
 def _program() -> bytes:
     """Digest of the package's files."""
     digest = sha256(Path(_core.__file__).read_bytes())
-    for path in sorted(Path(metropolis.__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parents[2].rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.digest()

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
-from metropolis.cli.choices import Number
+from metropolis.bench import Number
 from metropolis.cli.plan.show_report import new_console, print_gantt, print_stages
 from metropolis.cli.terminal import printable, without_controls
 from metropolis.open_files import raise_limit

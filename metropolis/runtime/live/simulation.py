@@ -190,11 +190,6 @@ class Simulation:
         """End the run soon, with complete files; for signal handlers and other threads."""
         self._interruption.request()
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether `interrupt` was called, even if no step was left."""
-        return self._interruption.requested
-
     def inspect(self) -> Inspection:
         """The run as its store shows it, in memory or not; the run must have begun."""
         return self._stored.store.inspect()
