@@ -28,9 +28,9 @@ class Compared:
 
 
 def compared(
-    trace: Trace, world: World, options: RunOptions, folder: Path
+    trace: Trace, is_whole: bool, world: World, options: RunOptions, folder: Path
 ) -> tuple[Sequence[Compared], str | None]:
-    """Replay the run in `folder` in every mode.
+    """Replay the run in `folder` in every mode; `is_whole`: `trace` has all of its steps.
 
     If that fails, return the reason and a remedy: a failed comparison does not fail the run.
     """
@@ -38,9 +38,8 @@ def compared(
         return [], None
     written = RunDirectory(folder).trace
     try:
-        if trace.dependencies is None and written.exists():  # that of a finished run has them
-            known = read_trace(written)
-            trace = known if known.steps == trace.steps else trace
+        if is_whole and trace.dependencies is None and written.exists():
+            trace = read_trace(written)  # that of a finished run has them
         return _compare(trace, world, options), None
     except MetropolisError as error:
         return [], (

@@ -127,7 +127,7 @@ def summary_of(
 ) -> Summary:
     """Summarise `result`, whose files are in `folder`; `reused` are the caches of this start."""
     first, trace = result.recorded.last(COMPARED_ROWS, COMPARED_CALLS)
-    comparison, no_comparison = compared(trace, scenario.world, options, folder)
+    comparison, no_comparison = compared(trace, not first, scenario.world, options, folder)
     usage = _usage(result, options)
     return Summary(
         world=scenario.world.name,

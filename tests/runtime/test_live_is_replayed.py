@@ -134,11 +134,7 @@ def _numbered_alike(a: Trace, b: Trace) -> bool:
 
 def check_own_mode(case: Case, mode: str) -> None:
     ran = replace(case, ways=ALL_WAYS).run(mode)
-    replayed_sim_s = case.replayed_sim_s(ran.trace, mode)
-    if case.policy == "kairos":  # it learns from ends of programs, which a replay knows sooner
-        assert replayed_sim_s == pytest.approx(ran.makespan_s, rel=0.05)
-    else:
-        assert_equal(mode, replayed_sim_s, ran.makespan_s)
+    assert_equal(mode, case.replayed_sim_s(ran.trace, mode), ran.makespan_s)
 
 
 @given(cases)
@@ -161,14 +157,19 @@ def test_with_locks_as_long_as_its_own_trace_says(case: Case, mode: str) -> None
     st.sampled_from(("fcfs", "step", "mlfq", "plas", "step+atlas", "kairos")),
     st.sampled_from((None, "round_robin", "agentix", "kairos")),
 )
-@example(
-    Case(seed=0, agents=4, side=1, steps=2, instances=2, plain=0.0), "lockstep", "kairos", None
-)
 @settings(max_examples=40, deadline=None)
 def test_policies_and_dispatchers_act_in_a_run_as_in_its_replay(
     case: Case, mode: str, policy: str, dispatcher: str | None
 ) -> None:
     check_own_mode(replace(case, policy=policy, dispatcher=dispatcher), mode)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="Kairos learns when programs end, which a replay knows sooner: see the log"
+)
+def test_kairos_learns_at_the_same_time_in_a_run_and_in_its_replay() -> None:
+    case = Case(seed=0, agents=4, side=1, steps=2, instances=2, plain=0.0, policy="kairos")
+    check_own_mode(case, "lockstep")
 
 
 @pytest.mark.parametrize("seed", range(4))

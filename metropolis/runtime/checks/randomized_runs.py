@@ -195,31 +195,30 @@ class WatchedWorld(World):
         on_call: Callable[[bool, str, str], None],
         on_observation: Callable[[Any, Step, str], None],
     ) -> None:
-        self._world, self._on_call, self._on_observation = world, on_call, on_observation
-        self.watched = world
+        self.watched, self._on_call, self._on_observation = world, on_call, on_observation
         for attribute in ("perception_radius", "max_velocity", "joint_radius"):
             setattr(self, attribute, getattr(world, attribute))
         self.metric, self.name, self.author = world.metric, world.name, world.author
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
         """See `World.reset`."""
-        return self._world.reset(seed=seed, options=options)
+        return self.watched.reset(seed=seed, options=options)
 
     def observe(self, view: Any) -> Any:
         """See `World.observe`."""
-        code = f"{type(self._world).__name__}.observe"
+        code = f"{type(self.watched).__name__}.observe"
         self._on_call(True, code, view.name)
-        observation = self._world.observe(view)
+        observation = self.watched.observe(view)
         self._on_call(False, code, view.name)
         self._on_observation(observation, view.step, view.name)
         return observation
 
     async def resolve(self, cluster: Any) -> None:
         """See `World.resolve`."""
-        code = f"{type(self._world).__name__}.resolve"
+        code = f"{type(self.watched).__name__}.resolve"
         first = cluster.members[0].name
         self._on_call(True, code, first)
-        resolving = self._world.resolve(cluster)
+        resolving = self.watched.resolve(cluster)
         if isinstance(resolving, Awaitable):
             await resolving
         self._on_call(False, code, first)
