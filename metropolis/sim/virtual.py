@@ -205,7 +205,7 @@ class _ByPolicy:
         """Submit a call. An agent-step is a program, as in a replay.
 
         A program ends with the agent's first call in another step, or with its last open call if
-        that is later; a replay knows its end at once.
+        that is later.
         """
         request, name = call.request, f"{call.request.agent} at {call.request.step}"
         prompt_tokens = call.lengths.prompt_tokens

@@ -164,9 +164,6 @@ def test_policies_and_dispatchers_act_in_a_run_as_in_its_replay(
     check_own_mode(replace(case, policy=policy, dispatcher=dispatcher), mode)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Kairos learns when programs end, which a replay knows sooner: see the log"
-)
 def test_kairos_learns_at_the_same_time_in_a_run_and_in_its_replay() -> None:
     case = Case(seed=0, agents=4, side=1, steps=2, instances=2, plain=0.0, policy="kairos")
     check_own_mode(case, "lockstep")

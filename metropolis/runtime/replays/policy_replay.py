@@ -32,6 +32,14 @@ class _Cluster:
     """Agents that have not finished the step."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """An agent-step that has sent a call."""
+
+    name: str
+    arrived_sim_s: float
+
+
 class PolicyReplay:
     """One run: passes the controller's commands to the engines, see cpp's replay.hpp."""
 
@@ -63,8 +71,8 @@ class PolicyReplay:
         self._open_parents = [len(found) for found in self._parents]
         self._open_calls = [0] * trace.agents
         self._cluster_of: list[_Cluster | None] = [None] * trace.agents
-        self._program_began_s: dict[tuple[int, int], float] = {}
-        """Arrival of the first call of each unfinished agent-step."""
+        self._programs: dict[int, _Program] = {}
+        """By agent: the program of its latest call."""
         self._finished: deque[_Cluster] = deque()
         self._floor = 0
         """The step of the slowest agent."""
@@ -162,13 +170,14 @@ class PolicyReplay:
         calls, parents = self._trace.calls, self._parents[call]
         agent, step = int(calls.agent[call]), int(calls.step[call])
         last = max(parents, key=lambda parent: (self.completed_sim_s[parent], parent), default=None)
+        program = self._program(agent, step)
         request = QueuedRequest(
             call,
-            f"{agent} at {step}",
+            program.name,
             self._function(call),
             int(calls.prompt_tokens[call]),
             self.now_sim_s,
-            self._program_began_s.setdefault((agent, step), self.now_sim_s),
+            program.arrived_sim_s,
             None if last is None else self._function(last),
             step,
             prefix=self._prefix(call),
@@ -177,6 +186,16 @@ class PolicyReplay:
         self._outstanding += 1
         self.sent_sim_s[call] = self.now_sim_s
         self._engines.send(request, int(calls.output_tokens[call]))
+
+    def _program(self, agent: int, step: int) -> _Program:
+        """The agent-step's program; the agent's previous one ends, as in a run."""
+        name, latest = f"{agent} at {step}", self._programs.get(agent)
+        if latest is not None and latest.name == name:
+            return latest
+        if latest is not None:
+            self._engines.program_ended(latest.name)
+        self._programs[agent] = _Program(name, self.now_sim_s)
+        return self._programs[agent]
 
     def _prefix(self, call: int) -> tuple[tuple[int, int], ...]:
         calls = self._trace.calls
@@ -200,8 +219,6 @@ class PolicyReplay:
         agent = self._trace.calls.agent[call]
         self._open_calls[agent] -= 1
         if not self._open_calls[agent]:
-            self._engines.program_ended(served.request.program)
-            del self._program_began_s[int(agent), served.request.step]
             cluster = self._cluster_of[agent]
             assert cluster is not None
             self._finish(cluster)
