@@ -18,6 +18,7 @@ from zlib import crc32
 from metropolis.types import MetropolisError
 
 _OBJECT = b'{"crc32":'
+RESTORE = "restore the file of that name"
 
 
 class UnwritableError(MetropolisError):
@@ -27,10 +28,10 @@ class UnwritableError(MetropolisError):
 class DamagedError(MetropolisError):
     """A file differs from what was written."""
 
-    def __init__(self, sentence: str, path: Path | None = None) -> None:
-        """`path` is the file; None: more than one."""
-        super().__init__(sentence)
-        self.path = path
+    def __init__(self, flaw: str, repair: str, path: Path | None = None) -> None:
+        """`flaw` names the file and what is wrong; `path` is the file; None: more than one."""
+        super().__init__(f"{flaw}; {repair}")
+        self.flaw, self.path = flaw, path
 
 
 def write_object(path: Path, content: Mapping[str, Any]) -> None:
@@ -45,11 +46,11 @@ def read_object(path: Path, repair: str) -> dict[str, Any]:
         text = file.readall()
     fields = checked(text, _OBJECT, 0)
     if isinstance(fields, str):
-        raise DamagedError(f"{path}: is damaged ({fields}); {repair}", path)
+        raise DamagedError(f"{path}: is damaged ({fields})", repair, path)
     try:
         content: dict[str, Any] = json.loads(b"{%b}" % fields)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: is damaged ({error}); {repair}", path) from None
+        raise DamagedError(f"{path}: is damaged ({error})", repair, path) from None
     return content
 
 
@@ -71,13 +72,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 def open_regular(path: Path, mode: str) -> FileIO:
     """Open an unbuffered file. Raises DamagedError when it cannot be opened."""
     if path.exists() and not path.is_file():
-        raise DamagedError(f"{path}: is not a regular file; restore the file of that name", path)
+        raise DamagedError(f"{path}: is not a regular file", RESTORE, path)
     try:
         return FileIO(path, mode, opener=_private)
     except OSError as error:
-        raise DamagedError(
-            f"{path}: cannot be opened: {error.strerror}; restore the file of that name", path
-        ) from error
+        raise DamagedError(f"{path}: cannot be opened: {error.strerror}", RESTORE, path) from error
 
 
 def _private(path: str, flags: int) -> int:

@@ -73,7 +73,7 @@ class Format:
         repair = self.repair.format(intact=number - first)
         if number == first == 1 and repair != self.repair:  # nothing is intact
             repair = f"it may be no {self.name}: name one, or restore the file"
-        return DamagedError(f"{path}, line {number}: is damaged ({why}); {repair}", path)
+        return DamagedError(f"{path}, line {number}: is damaged ({why})", repair, path)
 
 
 class Mark(NamedTuple):
@@ -283,7 +283,7 @@ def _lines(path: Path, kind: Format, run: str | None, after: Mark | None = None)
     if after is not None:
         _, _, text = next(texts, (path, 1, b""))
         if not text.startswith(b"%b%d," % (_begins(number), checksum)):
-            raise RewoundError(f"{path}: no longer has its line {number}")
+            raise RewoundError(f"{path}: no longer has its line {number}", "read it again", path)
     for file, first, text in texts:
         if not text.endswith(b"\n"):
             break

@@ -33,7 +33,7 @@ def kept(folder: Path, settings: object, measure: Callable[[], Found], kind: typ
     try:
         return msgspec.convert(content["found"], kind, strict=False)  # keys that are numbers
     except (KeyError, msgspec.ValidationError) as error:
-        raise DamagedError(f"{path}: is damaged ({error}); {repair}", path) from None
+        raise DamagedError(f"{path}: is damaged ({error})", repair, path) from None
 
 
 @cache

@@ -139,8 +139,7 @@ class RunDirectory:
                 break
             except DamagedError as error:
                 found = None
-                flaw, _, _ = f"{error}".partition("; ")  # without the repair, which follows
-                notes.setdefault(error.path, flaw)
+                notes.setdefault(error.path, error.flaw)
         if found is None:
             self.check_beginning("".join(f" ({note})" for note in [*notes.values()][-1:]))
         where = f"checkpoint of step {found.step}" if found else "beginning"
@@ -151,17 +150,17 @@ class RunDirectory:
         """Raise DamagedError if this is a branch, which cannot begin at step 0."""
         for branch in self.lineage[-1:]:
             raise DamagedError(
-                f"{self.root}: is a branch without an intact checkpoint{why}; fork {branch.run} at "
-                f"{branch.step} again"
+                f"{self.root}: is a branch without an intact checkpoint{why}",
+                f"fork {branch.run} at {branch.step} again",
             )
 
     def check_past(self, checkpoint: Checkpoint) -> None:
         """Raise MetropolisError if the run's files do not match the checkpoint."""
         self._check_past(checkpoint, *self._reached([checkpoint.step]))
 
-    def _reached(self, steps: Sequence[Step]) -> tuple[dict[Step, tuple[str, int]], str]:
+    def _reached(self, steps: Sequence[Step]) -> tuple[dict[Step, tuple[str, int]], DamagedError]:
         """The history's digest and number of calls at each of `steps`, as far as it is intact, and
-        the reason why it ends there.
+        the error of a checkpoint of a later step.
         """
         digest, step = hashlib.sha256(), 0
         reached = {0: (digest.hexdigest(), 0)}
@@ -171,8 +170,8 @@ class RunDirectory:
                 if step in steps:
                     reached[step] = digest.hexdigest(), line.calls
         except DamagedError as damage:
-            return reached, f"{damage}"
-        return reached, f"{self._ends(step, max(steps, default=0))}"
+            return reached, damage
+        return reached, self._ends(step, max(steps, default=0))
 
     @property
     def seed(self) -> int:
@@ -180,7 +179,7 @@ class RunDirectory:
         return self.lineage[-1].seed if self.lineage else self._seed
 
     def _check_past(
-        self, checkpoint: Checkpoint, reached: Mapping[Step, tuple[str, int]], damage: str
+        self, checkpoint: Checkpoint, reached: Mapping[Step, tuple[str, int]], damage: DamagedError
     ) -> None:
         """`reached` and `damage` are the results of `_reached`."""
         past = checkpoint.past
@@ -193,7 +192,7 @@ class RunDirectory:
                 "restore the file as the run wrote it"
             )
         if checkpoint.step not in reached:
-            raise DamagedError(damage, self.history)
+            raise damage
         history_sha256, calls = reached[checkpoint.step]
         if past.history_sha256 != history_sha256:
             raise self._differ(self.history, "histories")
@@ -205,8 +204,8 @@ class RunDirectory:
 
     def _differ(self, path: Path, what: str) -> DamagedError:
         return DamagedError(
-            f"{path}: does not agree with {self.checkpoints.folder}, which records other {what}; "
-            f"{HISTORY.repair}",
+            f"{path}: does not agree with {self.checkpoints.folder}, which records other {what}",
+            HISTORY.repair,
             path,
         )
 

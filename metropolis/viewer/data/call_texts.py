@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from metropolis.durable import DamagedError
+from metropolis.durable import RESTORE, DamagedError
 from metropolis.line_file import texts_of_lines
 from metropolis.llm.call_log import CallRecord
 from metropolis.runtime.folder.calls_file import CALLS, Call
@@ -62,7 +62,9 @@ class RecordedTexts:
         try:
             found = [_decode(text).call for text in islice(texts, end - first)]
         except (OSError, ValueError) as error:
-            raise DamagedError(f"{self._path}: cannot be read: {error}", self._path) from None
+            raise DamagedError(
+                f"{self._path}: cannot be read: {error}", RESTORE, self._path
+            ) from None
         if len(found) < end - first:
             raise CALLS.damaged(self._path, 2 + first + len(found), "it ends here")
         return found
