@@ -32,7 +32,7 @@ OF_LIVE = ("fcfs", "step", "kairos", "step+kairos")
 LIVE_DISPATCHERS = ("least_used", "prefix", "kairos")
 """Live runs cost the most CPU: only what is a default somewhere, and its rivals."""
 OF_MIXES = ("fcfs", "kairos", "mlfq", "plas", "atlas")
-"""Mixes have neither a plan of stages, for `topology`, nor steps."""
+"""Mixes have no steps, and Agentix' has no plan of stages, which `topology` needs."""
 PARTS = ("replays", "live", "mixes")
 HOUR = (12.0, 13.0)
 SMALLVILLE = Place("SmallVille", 25, 2, sequences=2, hours=HOUR)

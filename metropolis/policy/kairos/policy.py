@@ -28,7 +28,7 @@ functions."""
 TRIALS = FIRST
 """Requests of an unknown function that run first until their programs end, to learn its latency."""
 SHARE = 16
-"""The order is recomputed when more than 1 / SHARE of the functions have a new distribution."""
+"""The order is recomputed after more updates of distributions than 1 / SHARE of its functions."""
 
 
 class Kairos(Policy):
@@ -50,7 +50,7 @@ class Kairos(Policy):
         self._programs: dict[str, list[ServedRequest]] = defaultdict(list)
         self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
         self._updated = 0
-        """Number of distributions that are newer than the order."""
+        """Updates of distributions since the order was computed."""
         self._places: dict[str, int] = {}
         """Places of the known functions, from 1."""
         self._trials: dict[str, set[int]] = {}
