@@ -261,15 +261,7 @@ def command(
     ]
     if modes is None:
         knows_values = all(window.dependencies is not None for _, window in windows)
-        is_uniform = len(fleets[0].kinds) == 1
-        modes = [
-            name
-            for name, mode in MODES.items()
-            if (is_uniform or name != EQUAL_ONLY)
-            and (reuse is None or not mode.is_bound)
-            and (can_speculate or not mode.is_optimistic)
-            and (knows_values or not mode.needs_values)
-        ]
+        modes = _applicable(fleets[0], reuse, can_speculate=can_speculate, has_values=knows_values)
     elif not can_speculate and any(MODES[name].is_optimistic for name in modes):
         raise click.UsageError(
             "--modes: optimistic needs equal instances, the policy step or fcfs, no dispatcher and "
@@ -293,27 +285,10 @@ def command(
                 "--policy one value each"
             )
         prepare_folder(record)
-    results: list[tuple[Trace, list[ReplayResult]]] = []
-    graphs: list[InteractionGraph] = []
-    runs = len(modes) * len(fleets) * len(policies)
-    total = sum(window.steps * window.agents for _, window in windows) * runs
-    with progress_bar(total, "agent-steps") as (advance, describe):
-        for text, window in windows:
-            graph = mine_dependencies(window, setting)
-            of_window = []
-            for fleet in fleets:
-                for policy in policies:
-                    for mode in modes:
-                        describe(f"{mode}, {fleet}")
-                        chosen = replace(
-                            setting,
-                            fleet=fleet,
-                            policy=policy,
-                            hours=text,
-                        )
-                        of_window.append(replay(window, mode, chosen, graph, advance))
-            results.append((window, of_window))
-            graphs.append(graph)
+    settings = [
+        replace(setting, fleet=fleet, policy=policy) for fleet, policy in product(fleets, policies)
+    ]
+    results, graphs = _replay_all(windows, settings, modes)
     if record is not None:
         file = Path(trace) / IN_RUN if Path(trace).is_dir() else Path(trace)
         is_whole = results[0][0] is read
@@ -330,6 +305,42 @@ def command(
     if view:
         assert record is not None
         show_folder(record)
+
+
+def _applicable(
+    fleet: SimulatedFleet, reuse: str | None, *, can_speculate: bool, has_values: bool
+) -> list[str]:
+    """The modes that are replayed if none is named."""
+    is_uniform = len(fleet.kinds) == 1
+    return [
+        name
+        for name, mode in MODES.items()
+        if (is_uniform or name != EQUAL_ONLY)
+        and (reuse is None or not mode.is_bound)
+        and (can_speculate or not mode.is_optimistic)
+        and (has_values or not mode.needs_values)
+    ]
+
+
+def _replay_all(
+    windows: Sequence[tuple[str, Trace]], settings: Sequence[Setting], modes: Sequence[str]
+) -> tuple[list[tuple[Trace, list[ReplayResult]]], list[InteractionGraph]]:
+    """Replay each window in each mode; returns the results and the interactions by window."""
+    results: list[tuple[Trace, list[ReplayResult]]] = []
+    graphs: list[InteractionGraph] = []
+    total = sum(window.steps * window.agents for _, window in windows) * len(settings) * len(modes)
+    with progress_bar(total, "agent-steps") as (advance, describe):
+        for hours, window in windows:
+            graph = mine_dependencies(window, settings[0])
+            of_window = []
+            for setting, mode in product(settings, modes):
+                describe(f"{mode}, {setting.fleet}")
+                of_window.append(
+                    replay(window, mode, replace(setting, hours=hours), graph, advance)
+                )
+            results.append((window, of_window))
+            graphs.append(graph)
+    return results, graphs
 
 
 def make_setting(
