@@ -21,6 +21,7 @@ PARTS = (
     "line_file",
     "addresses",
     "progress",
+    "tables",
     "process_group",
     "open_files",
     "_core",

@@ -28,6 +28,7 @@ from metropolis.runtime.replays.replay import (
     speedup,
 )
 from metropolis.sim.fleet import SimulatedFleet
+from metropolis.tables import print_whole
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
@@ -174,7 +175,7 @@ def _cell(values: Sequence[float], form: str, paper: float | None = None) -> str
 
 
 def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow], seeds: Sequence[int]) -> None:
-    console = Console(width=190)
+    console = Console()
     origin = f"seeds {', '.join(map(str, seeds))}"
     if len(seeds) > 1:
         origin += f": {SPREAD}"
@@ -209,7 +210,7 @@ def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow], seeds: Sequen
             _cell([row.achieved_parallelism for row in same], ".2f", paper.parallelism),
             _cell([row.lockstep_parallelism for row in same], ".2f", paper.lockstep_parallelism),
         )
-    console.print(table)
+    print_whole(table, console)
     table = Table(
         "mode", "instances", "with priority\nsim_s", "without\nsim_s", "gain", "paper: with\ns",
         "paper: without\ns", "paper: gain",
@@ -230,7 +231,7 @@ def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow], seeds: Sequen
             *(f"{value:,.0f}" for value in paper_s),
             f"{paper_s[1] / paper_s[0] - 1:.1%}",
         )
-    console.print(table)
+    print_whole(table, console)
 
 
 @click.command(name="ai-metropolis")

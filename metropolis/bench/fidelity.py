@@ -16,6 +16,7 @@ from metropolis.bench._real_run import Run, read_run, request_metrics, simulate_
 from metropolis.bench._sensitivity import STATISTICS, Engine, predictions, sensitivity
 from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.profiles import load_entry
+from metropolis.tables import print_whole
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def command(
         error = "" if c.error is None else f"{c.error:+.1%}"
         table.add_row(name.removesuffix("_s"), f"{c.real:.4f}", f"{c.simulated:.4f}", error)
     console = Console()
-    console.print(table)
+    print_whole(table, console)
     _print_sensitivity(console, result)
 
 
@@ -155,6 +156,7 @@ def _print_sensitivity(console: Console, result: dict[str, Any]) -> None:
         name = row["profile"].partition("/")[2]
         predicted.add_row(name, *values, kind)
         sources.add_row(name, " ".join(row["source"].split()))
-    console.print(changes)
+    print_whole(changes, console)
     if result["predictions"]:
-        console.print(predicted, sources)
+        print_whole(predicted, console)
+        console.print(sources)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from metropolis._core import Profile, simulate
 from metropolis.sim.profiles import load_profile
+from metropolis.tables import print_whole
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 640, 22
 """AI Metropolis §4.1: averages of 642.6 and 21.9."""
@@ -134,4 +135,4 @@ def command(profile: str, requests: int, repeats: int, as_json: bool) -> None:
             f"{row.makespan_sim_s / 3600:,.1f}",
             f"{row.preemptions:,}",
         )
-    Console().print(table)
+    print_whole(table, Console())

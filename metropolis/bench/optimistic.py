@@ -21,6 +21,7 @@ from metropolis.rules.metrics import METRICS
 from metropolis.runtime.replays.modes import AUTO_RISK, Risk
 from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, waste
 from metropolis.sim.fleet import SimulatedFleet
+from metropolis.tables import print_whole
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
@@ -103,7 +104,7 @@ def _print(rows: Sequence[Row], risks: Iterable[str]) -> None:
             *(f"{oracle / row.makespan_sim_s[mode]:.1%}" for mode in BASELINES[:-1]),
             *(f"{oracle / row.optimistic_sim_s[r]:.1%} ({row.waste[r]:.1%})" for r in risks),
         )
-    Console(width=90 + 17 * len(RISKS)).print(table)
+    print_whole(table, Console())
 
 
 @click.command(name="optimistic")

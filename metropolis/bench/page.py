@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.bench import METROPOLIS, need, server
+from metropolis.tables import print_whole
 from metropolis.types import MetropolisError
 
 VIEWS = ("town", "steps", "calls", "social")
@@ -63,7 +64,7 @@ def command(run: Path, beside: str | None, as_json: bool) -> None:
     for name, row in measured["views"].items():
         figures = (row["p50_ms"], row["p95_ms"], row["worst_ms"], row["heap_mb"])
         table.add_row(name, *(f"{value:,.1f}" for value in figures))
-    Console().print(table)
+    print_whole(table, Console())
     click.echo(f"opened in {measured['open_s']:.2f} s; {SCRUBS} leaps in each view")
 
 

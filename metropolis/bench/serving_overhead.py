@@ -29,6 +29,7 @@ from metropolis.policy.kairos.priority import distance_from_zero
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.progress import progress_bar
+from metropolis.tables import print_whole
 
 COMBINED_POLICIES = ("step+kairos", "step+atlas")
 PAPER_MS = {POLICIES: 3.6, DISPATCHERS: 4.1}
@@ -219,7 +220,7 @@ def _print(
     for one in overheads:
         times = (one.mean_us, one.p99_us, one.max_us, 100 * PAPER_MS[one.kind])
         table.add_row(KIND_NAMES[one.kind], one.name, *(f"{time_us:,.1f}" for time_us in times))
-    console.print(table)
+    print_whole(table, console)
     table = Table(box=box.SIMPLE_HEAD, title="Update of Kairos' order; CPU time")
     for name in ("functions", "seconds", "peak MB", "paper's seconds"):
         table.add_column(name, justify="right")
@@ -231,4 +232,4 @@ def _print(
             f"{row.peak_mb:.1f}",
             "" if paper is None else f"{paper:g}",
         )
-    console.print(table)
+    print_whole(table, console)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from metropolis.runtime.replays.modes import MODES
 from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
+from metropolis.tables import print_whole
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.schema import Trace
 
@@ -64,7 +65,7 @@ def print_table(
             table.add_column(heading, justify="right", no_wrap=True)
         for result in chosen:
             table.add_row(*_cells(results, result))
-        console.print(table)
+        print_whole(table, console)
         _print_queueing(console, chosen)
         _print_reuse(console, chosen, int(trace.calls.prompt_tokens.sum()))
     if any(MODES[result.mode].is_bound for result in results):
@@ -85,7 +86,7 @@ def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:
         if result.queueing_mean_sim_s is not None:
             table.add_row(result.mode, *(f"{value:,.2f}" for value in values))
     if table.row_count:
-        console.print(table)
+        print_whole(table, console)
 
 
 def _print_reuse(console: Console, results: Sequence[ReplayResult], prompt_tokens: int) -> None:
@@ -100,7 +101,7 @@ def _print_reuse(console: Console, results: Sequence[ReplayResult], prompt_token
             moved = f"{found['moved_bytes'] / 1e9:,.2f}"
             table.add_row(result.mode, *(f"{count:,}" for count in tokens), moved)
     if table.row_count:
-        console.print(table)
+        print_whole(table, console)
 
 
 def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:

@@ -15,6 +15,7 @@ from metropolis.cli.serve_torch import NamedModel
 from metropolis.cli.terminal import printable
 from metropolis.reuse.plan import Plan, PlanPoint, load_plan, write_plan
 from metropolis.runtime.replays.plots import prepare_figures
+from metropolis.tables import print_whole
 from metropolis.torch_engine.plots import write_profile_figures
 from metropolis.torch_engine.quality import METRICS
 from metropolis.types import MetropolisError
@@ -139,7 +140,7 @@ def print_plan(plan: Plan) -> None:
             f"{1 / share:.2f}x" if share else "–",
         )
     console = Console(markup=False, emoji=False)
-    console.print(table)
+    print_whole(table, console)
     sender = "unknown" if plan.sender_quality is None else f"{plan.sender_quality:.3f}"
     qualities = f"receiver {plan.receiver_quality:.3f}, sender {sender}"
     measured = f"{plan.metric} on {plan.data}; prefill of {plan.prompt_tokens:,} tokens"

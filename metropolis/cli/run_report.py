@@ -26,6 +26,7 @@ from metropolis.runtime.live.estimate import Estimate
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.reruns.verify import Verified
 from metropolis.sim.cache_choice import ReuseCounts
+from metropolis.tables import print_whole
 from metropolis.types import Step
 from metropolis.world.base import World
 from metropolis.world.scenario import Scenario
@@ -216,7 +217,7 @@ def print_summary(run: Summary) -> None:
             f"{changed if origin.edit else ''}.\n"
         )
         console.print(without_controls(sentence))
-    console.print(_calls_table(run.usage, run.cost))
+    print_whole(_calls_table(run.usage, run.cost), console)
     if (note := _purchases_note(run)) is not None:
         console.print(note)
     where = run.fleet.replace(" x ", " × ")
@@ -232,7 +233,7 @@ def print_summary(run: Summary) -> None:
         console.print(reuse_note(run.reuse))
     if run.comparison:
         console.print(f"\n{_comparison_heading(run)}, simulated on {where}:")
-        console.print(_comparison_table(run.comparison))
+        print_whole(_comparison_table(run.comparison), console)
     if run.no_comparison:
         console.print(f"\n{run.no_comparison}")
     written = [f"{path.name}{'/' * path.is_dir()}" for path in sorted(Path(run.out).iterdir())]
@@ -299,7 +300,7 @@ def print_estimate(found: Estimate) -> None:
         counts = (of.calls, of.prompt_tokens, of.output_tokens, of.output_tokens_max)
         costs = [f"{cost:,.2f}" for cost in (of.cost, of.cost_max) if cost is not None]
         table.add_row(name, *(f"{count:,.0f}" for count in counts), *costs)
-    console.print(table)
+    print_whole(table, console)
     times = ", ".join(f"{mode} {_hours(s)}" for mode, s in found.makespan_sim_s.items())
     console.print(f"Simulated on {found.fleet.replace(' x ', ' × ')}: {times}.")
 
@@ -312,8 +313,7 @@ def clock(world: World, step: Step) -> str:
 def story_line(world: World, step: Step, sentence: str, mark: str = "") -> str:
     """Format `sentence` after the simulated time of `step`, wrapped to the terminal's width.
 
-    A sentence that begins with spaces continues the one before and gets no time. All lines begin
-    with `mark`.
+    One that begins with spaces continues the one before, without a time. Lines begin with `mark`.
     """
     first, indent = f"{clock(world, step)}  ", " " * 7
     if sentence.startswith(" "):

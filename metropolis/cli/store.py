@@ -21,6 +21,7 @@ from metropolis.store.factory import (
     address_from_environment,
     open_server,
 )
+from metropolis.tables import print_whole
 from metropolis.types import MetropolisError
 
 LISTED_MAX = 12
@@ -57,7 +58,7 @@ def ls_command(address: str | None, as_json: bool) -> None:
             f"{of.memory_bytes / 1e6:.1f}",
             printable(of.holder or "–") if of.lease_left_s > 0 else "–",
         )
-    Console(markup=False, emoji=False).print(table)
+    print_whole(table, Console(markup=False, emoji=False))
 
 
 @command.command("inspect")

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from metropolis.cli.trace_generate import generate_command, tile_command
 from metropolis.maps.map import read_genagent_map
+from metropolis.tables import print_whole
 from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.importers.recording import parse_start
@@ -133,7 +134,7 @@ def _print_summary(summary: Summary) -> None:
         ),
     ):
         facts.add_row(name, value)
-    console.print(facts)
+    print_whole(facts, console)
     if not summary.calls:
         return
     functions = Table("function", title="calls by function")
@@ -153,11 +154,11 @@ def _print_summary(summary: Summary) -> None:
         f"{summary.prompt_tokens_mean:.1f}",
         f"{summary.output_tokens_mean:.1f}",
     )
-    console.print(functions)
+    print_whole(functions, console)
     hours = Table("hour", title="calls per hour")
     hours.add_column("calls", justify="right")
     busiest = max(summary.calls_per_hour.values())
     hours.add_column("")
     for hour, count in summary.calls_per_hour.items():
         hours.add_row(f"{hour}-{hour + 1}", str(count), "█" * round(40 * count / busiest))
-    console.print(hours)
+    print_whole(hours, console)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from metropolis.bench.agentix.measure import TAILS, Measured, Throughput, throughput_at
 from metropolis.bench.agentix.systems import AGENTIX, OURS
+from metropolis.tables import print_whole
 
 SLOWDOWNS, MULTI_SLOWDOWNS = (2.0, 4.0), (1.3,)
 """Latencies at which throughput is compared, as multiples of the lowest; smaller for many
@@ -123,7 +124,7 @@ def show(found: dict[str, list[Measured]], console: Console) -> None:
     for part, measured in found.items():
         if part != "batches":
             for workload in dict.fromkeys(one.workload for one in measured):
-                console.print(latency_table(workload, measured))
+                print_whole(latency_table(workload, measured), console)
     lines = {
         "curves": _systems,
         "balancers": _balancers,

@@ -8,6 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.tables import print_whole
+
 WIDTH = 110
 
 
@@ -25,5 +27,5 @@ def print_table(
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    print_whole(table, console)
     console.print(f"{note}\n" if note else "")

@@ -14,6 +14,7 @@ from rich.table import Table
 from metropolis.bench._spread import OverSeeds
 from metropolis.bench.kairos.measure import TAILS, Measured
 from metropolis.bench.kairos.paper import ACCURACY, SCENARIOS, Bands
+from metropolis.tables import print_whole
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ def accuracies(measured: Sequence[Measured]) -> dict[str, dict[float, OverSeeds]
 
 def show(measured: Sequence[Measured], bands: dict[str, Bands], console: Console) -> None:
     """Print latencies, Kairos' reductions and accuracies."""
-    console.print(_latencies(measured))
-    console.print(_lower(reductions(measured, bands)))
-    console.print(_accuracy(accuracies(measured)))
+    print_whole(_latencies(measured), console)
+    print_whole(_lower(reductions(measured, bands)), console)
+    print_whole(_accuracy(accuracies(measured)), console)
 
 
 def _table(title: str, left: Sequence[str], right: Iterable[str]) -> Table:

@@ -24,6 +24,7 @@ from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Society
 from metropolis.policy.named import DISPATCHERS, names_of
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import plug_ins
+from metropolis.tables import print_whole
 
 Row = TypeVar("Row", Society, Mixed)
 
@@ -142,7 +143,7 @@ def _print(
     for part, found in societies.items():
         for place in dict.fromkeys(one.place for one in found):
             here = [one for one in found if one.place == place]
-            console.print(_matrix(_title(part, here) + reuse + shown, _makespans(here)))
+            print_whole(_matrix(_title(part, here) + reuse + shown, _makespans(here)), console)
     for mix in dict.fromkeys(one.mix for one in mixes):
         of_mix = [one for one in mixes if one.mix == mix]
         title = (
@@ -156,7 +157,7 @@ def _print(
             )
             for pair, same in _by_pair(of_mix).items()
         }
-        console.print(_matrix(title, latencies))
+        print_whole(_matrix(title, latencies), console)
     console.print("all simulated; lengths of programs are estimates")
 
 

@@ -37,6 +37,7 @@ from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Timeline
 from metropolis.plan.workload import columns_of, drawn
 from metropolis.progress import progress_bar
+from metropolis.tables import print_whole
 from metropolis.types import MetropolisError
 
 ESTIMATE = "planned, estimate"
@@ -222,5 +223,5 @@ def _print_record(record: RunRecord, machine: Machine, out: Path) -> None:
     for name, node in record.nodes.items():
         counts = node.answered, node.prompt_tokens, node.output_tokens, node.asked_again
         table.add_row(name, printable(node.model), *(f"{count:,}" for count in counts))
-    console.print(table)
+    print_whole(table, console)
     click.echo(f"\nanswers: {out / ANSWERS}")

@@ -17,6 +17,7 @@ from metropolis.plan.gantt import gantt_text, legend, nodes_of
 from metropolis.plan.placement import shown_gpus
 from metropolis.plan.schedule import Schedule, ScheduleStage
 from metropolis.plan.workload import Workload
+from metropolis.tables import print_whole
 
 WIDTH = 100
 """The least width of tables, in columns; where the output is no terminal, also of charts."""
@@ -44,7 +45,7 @@ def print_application(console: Console, loaded: LoadedApplication, workload: Wor
         inputs = join.join(node.inputs) + node.chain * " (chain)"
         means = (f"{each.prompt_tokens.mean():,.0f}", f"{each.output_tokens.mean():,.0f}")
         table.add_row(name, printable(node.model), inputs, f"{len(each):,}", *means)
-    console.print(table)
+    print_whole(table, console)
     console.print("tokens: means of the draw that is planned for\n")
 
 
@@ -65,7 +66,7 @@ def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]
         for number, row in enumerate(rows):
             times = [f"{stage.begins_s:,.1f}", f"{stage.ends_s:,.1f}"] if not number else ["", ""]
             table.add_row(*times, *row)
-    console.print(table)
+    print_whole(table, console)
     console.print()
 
 
@@ -110,7 +111,7 @@ def print_methods(console: Console, results: Sequence[MethodResult], draws: int)
             *([f"{seconds:,.1f}" for seconds in row] if draws else [""] * 3),
             f"{result.mean_s / best_s:.2f}",
         )
-    console.print(table)
+    print_whole(table, console)
     console.print(
         f"estimate: with the lengths planned for; simulated: {draws} runs by the schedule, with "
         "lengths drawn again; search: measured"

@@ -23,6 +23,7 @@ from metropolis.plan.society.search import REPLAYS_MAX, Candidate, SocietyPlan, 
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.modes import OUT_OF_ORDER
 from metropolis.sim.architecture import GPUS
+from metropolis.tables import print_whole
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
 
@@ -161,7 +162,7 @@ def _print(trace: Trace, plan: SocietyPlan, mode: str) -> None:
                 *(first if not number else ("", "", "")),
                 printable(plan.models.text(phase.allocation)),
             )
-    console.print(table)
+    print_whole(table, console)
     starts = ", ".join(_clock(trace, step) for step in plan.firsts)
     console.print(
         f"\nPhases of the day by its mix of models begin at {starts}. {_conclusion(plan)} "
