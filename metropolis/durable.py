@@ -19,6 +19,7 @@ from metropolis.types import MetropolisError
 
 _OBJECT = b'{"crc32":'
 RESTORE = "restore the file of that name"
+"""The repair of a file that nothing else can replace."""
 
 
 class UnwritableError(MetropolisError):

@@ -19,6 +19,7 @@ from metropolis.llm.base import Backend, Completion, RefusedError, Request, Serv
 from metropolis.llm.tokens import prefix_pieces
 from metropolis.policy.base import SPECULATIVE_PRIORITY, Policy, QueuedRequest
 from metropolis.policy.fixed import StepFirst
+from metropolis.sim.agent_programs import AgentPrograms
 from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
@@ -173,14 +174,6 @@ class VirtualInstances:
         self._arrived.clear()
 
 
-@dataclass(slots=True)
-class _Program:
-    agent: AgentId
-    arrived_sim_s: float
-    open: int = 0
-    """Number of its calls that have not ended."""
-
-
 class _ByPolicy:
     """Instances driven by the scheduler, with a policy and a dispatcher."""
 
@@ -195,29 +188,15 @@ class _ByPolicy:
             fleet.profiles, policy, dispatcher, fleet.pool_options(), choice=choice
         )
         self._shares_prefixes = choice is not None
-        self._programs: dict[str, _Program] = {}
-        self._latest: dict[AgentId, str] = {}
-        """The program of each agent's latest call."""
-        self._program_of: dict[int, str] = {}
-        """Of the open calls."""
+        self._programs = AgentPrograms(self._cluster.program_ended)
 
     def send(self, number: int, call: _Call, now_sim_s: float) -> None:
-        """Submit a call. An agent-step is a program, as in a replay.
-
-        A program ends with the agent's first call in another step, or with its last open call if
-        that is later.
-        """
-        request, name = call.request, f"{call.request.agent} at {call.request.step}"
-        prompt_tokens = call.lengths.prompt_tokens
-        before = self._latest.get(request.agent, name)
-        self._latest[request.agent] = self._program_of[number] = name
-        if before != name:
-            self._end_if_over(before)
-        program = self._programs.setdefault(name, _Program(request.agent, now_sim_s))
-        program.open += 1
+        """Submit a call."""
+        request, prompt_tokens = call.request, call.lengths.prompt_tokens
+        program = self._programs.sent(number, request.agent, request.step, now_sim_s)
         queued = QueuedRequest(
             number,
-            name,
+            program.name,
             request.function,
             prompt_tokens,
             now_sim_s,
@@ -233,7 +212,7 @@ class _ByPolicy:
     def abort(self, number: int, now_sim_s: float) -> None:
         """Abort a call."""
         self._cluster.cancel(number, now_sim_s)
-        self._leave(number)
+        self._programs.left(number)
 
     def promote(self, number: int, now_sim_s: float) -> bool:
         """Rank a call like others, unless it has started; False: it need not be sent again."""
@@ -252,19 +231,8 @@ class _ByPolicy:
         """Advance to `now_sim_s`; returns the calls completed by then."""
         served = self._cluster.advance(now_sim_s)
         for one in served:
-            self._leave(one.request.id)
+            self._programs.left(one.request.id)
         return [(one.request.id, Service(one.instance, one.latency_s)) for one in served]
-
-    def _leave(self, number: int) -> None:
-        name = self._program_of.pop(number)
-        self._programs[name].open -= 1
-        self._end_if_over(name)
-
-    def _end_if_over(self, name: str) -> None:
-        program = self._programs[name]
-        if not program.open and self._latest[program.agent] != name:
-            del self._programs[name]
-            self._cluster.program_ended(name)
 
 
 class _ByStep:

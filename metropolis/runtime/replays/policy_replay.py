@@ -20,6 +20,7 @@ import metropolis._core as _core
 from metropolis.controller.base import NO_AGENT
 from metropolis.llm.tokens import prefix_pieces
 from metropolis.policy.base import QueuedRequest, ServedRequest
+from metropolis.sim.agent_programs import AgentPrograms
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.trace.schema import Trace
 
@@ -30,14 +31,6 @@ class _Cluster:
     agents: Sequence[int]
     running: int
     """Agents that have not finished the step."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """An agent-step that has sent a call."""
-
-    name: str
-    arrived_sim_s: float
 
 
 class PolicyReplay:
@@ -71,8 +64,7 @@ class PolicyReplay:
         self._open_parents = [len(found) for found in self._parents]
         self._open_calls = [0] * trace.agents
         self._cluster_of: list[_Cluster | None] = [None] * trace.agents
-        self._programs: dict[int, _Program] = {}
-        """By agent: the program of its latest call."""
+        self._programs = AgentPrograms(engines.program_ended)
         self._finished: deque[_Cluster] = deque()
         self._floor = 0
         """The step of the slowest agent."""
@@ -170,7 +162,7 @@ class PolicyReplay:
         calls, parents = self._trace.calls, self._parents[call]
         agent, step = int(calls.agent[call]), int(calls.step[call])
         last = max(parents, key=lambda parent: (self.completed_sim_s[parent], parent), default=None)
-        program = self._program(agent, step)
+        program = self._programs.sent(call, agent, step, self.now_sim_s)
         request = QueuedRequest(
             call,
             program.name,
@@ -187,16 +179,6 @@ class PolicyReplay:
         self.sent_sim_s[call] = self.now_sim_s
         self._engines.send(request, int(calls.output_tokens[call]))
 
-    def _program(self, agent: int, step: int) -> _Program:
-        """The agent-step's program; the agent's previous one ends, as in a run."""
-        name, latest = f"{agent} at {step}", self._programs.get(agent)
-        if latest is not None and latest.name == name:
-            return latest
-        if latest is not None:
-            self._engines.program_ended(latest.name)
-        self._programs[agent] = _Program(name, self.now_sim_s)
-        return self._programs[agent]
-
     def _prefix(self, call: int) -> tuple[tuple[int, int], ...]:
         calls = self._trace.calls
         if self._texts is not None and (text := self._texts[call]) is not None:
@@ -210,6 +192,7 @@ class PolicyReplay:
     def _complete(self, served: ServedRequest) -> None:
         call = served.request.id
         self._outstanding -= 1
+        self._programs.left(call)
         self.started_sim_s[call] = served.started_s
         self.completed_sim_s[call] = served.completed_s
         self.instance[call] = served.instance
