@@ -27,8 +27,8 @@ IDS = {"token_ids", "prompt_token_ids"}
 NO_ANSWER = 502
 TAIL_BYTES = 1000
 """How much of an incomplete answer's end is shown to its client."""
-REGENERATED_PIECES_MAX = 16
-"""Maximum number of pieces to regenerate in order to resume at a single token."""
+EXACT_PIECES = 16
+"""To resume at a single token, so many pieces are awaited, or regenerated, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,13 @@ class PartialAnswer:
 
     @property
     def is_preemptible(self) -> bool:
-        """Whether the answer may be interrupted now and resumed."""
-        return self.is_understood and self._length > self._begin
+        """Whether the answer may be interrupted now and resumed.
+
+        With token ids, a part waits for a piece of a single token (see `_resume_point`).
+        """
+        new = len(self._pieces) - self._kept
+        waits = new < EXACT_PIECES and not any(map(self._is_exact, self._pieces[self._kept :]))
+        return self.is_understood and self._length > self._begin and not waits
 
     @property
     def can_resume(self) -> bool:
@@ -145,9 +150,13 @@ class PartialAnswer:
         """
         can_resume_after = [self._request.can_resume_after(piece.text) for piece in self._pieces]
         edges = [n for n in range(len(can_resume_after), 0, -1) if can_resume_after[n - 1]]
-        new = (n for n in edges[:REGENERATED_PIECES_MAX] if n > self._kept)
-        single = [n for n in new if len(self._pieces[n - 1].ids or ()) == 1]
-        return (single or edges or [0])[0]
+        new = (n for n in edges[:EXACT_PIECES] if n > self._kept)
+        exact = [n for n in new if self._is_exact(self._pieces[n - 1])]
+        return (exact or edges or [0])[0]
+
+    def _is_exact(self, piece: _Piece) -> bool:
+        """Whether the text up to the end of `piece` is that of its tokens, as far as is known."""
+        return self._request.can_resume_after(piece.text) and len(piece.ids or ()) <= 1
 
     def _ids(self) -> list[int] | None:
         """Return the token ids of prompt and text, or None if unknown."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metropolis.gateway.payload import Payload
 from metropolis.gateway.resumable import ResumableRequest, resumable_request
 from metropolis.gateway.routes import CHATS, COMPLETIONS
-from metropolis.gateway.stream_state import PartialAnswer
+from metropolis.gateway.stream_state import EXACT_PIECES, PartialAnswer
 from tests.gateway.models import Model, ids_of
 
 CUTS = st.lists(st.floats(0, 1), max_size=5)
@@ -155,6 +155,23 @@ def test_where_engines_tell_tokens_these_are_the_next_prompt() -> None:
         prompt = decoded(partial.rest())["prompt"]
         assert (prompt == ids_of("q1", 2)) == is_told
         assert isinstance(prompt, str) != is_told
+
+
+def test_a_part_is_not_preempted_before_a_piece_of_a_single_token() -> None:
+    """A last piece of several tokens would be resumed from its text. The wait is limited."""
+    several = b'{"choices": [{"text": "ab", "token_ids": [1, 2], "prompt_token_ids": [0]}]}'
+    single = b'{"choices": [{"text": "c", "token_ids": [3]}]}'
+    unknown = b'{"choices": [{"text": "c"}]}'
+    stream = {"stream": True, "max_tokens": 99}
+    assert begun(COMPLETIONS, unknown, **stream).is_preemptible
+    assert begun(COMPLETIONS, *[several] * EXACT_PIECES, **stream).is_preemptible
+    partial = begun(COMPLETIONS, *[several] * (EXACT_PIECES - 1), **stream)
+    for _ in range(2):
+        assert not partial.is_preemptible
+        partial.take(b"data: %b\n\n" % single)
+        assert partial.is_preemptible
+        partial.rest()
+        partial.take(b"data: %b\n\n" % several)
 
 
 PLAIN: dict[str, dict[str, Any]] = {
