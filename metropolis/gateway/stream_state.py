@@ -28,7 +28,7 @@ NO_ANSWER = 502
 TAIL_BYTES = 1000
 """How much of an incomplete answer's end is shown to its client."""
 EXACT_PIECES = 16
-"""To resume at a single token, so many pieces are awaited, or regenerated, at most."""
+"""Maximum number of pieces to await, or to regenerate, in order to resume at a single token."""
 
 
 @dataclass(frozen=True, slots=True)
