@@ -27,8 +27,8 @@ IDS = {"token_ids", "prompt_token_ids"}
 NO_ANSWER = 502
 TAIL_BYTES = 1000
 """How much of an incomplete answer's end is shown to its client."""
-EXACT_PIECES = 16
-"""Maximum number of pieces to await, or to regenerate, in order to resume at a single token."""
+EXACT_TOKENS = 16
+"""Maximum number of tokens to await, or to regenerate, in order to resume at a single token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class PartialAnswer:
         self._request = request
         self._pieces: list[_Piece] = []
         self._prompt_ids: list[int] | None = None
+        """The token ids of this part's prompt, if known."""
         self._kept = self._kept_tokens = 0
         """Number of pieces and tokens of former parts."""
         self._begin = self._length = self._sent = 0
@@ -73,9 +74,10 @@ class PartialAnswer:
 
         With token ids, a part waits for a piece of a single token (see `_resume_point`).
         """
-        new = len(self._pieces) - self._kept
-        waits = new < EXACT_PIECES and not any(map(self._is_exact, self._pieces[self._kept :]))
-        return self.is_understood and self._length > self._begin and not waits
+        if not self.is_understood or self._length <= self._begin:
+            return False
+        first = self._pieces[self._kept : self._kept + EXACT_TOKENS]
+        return self._tokens - self._kept_tokens >= EXACT_TOKENS or any(map(self._is_exact, first))
 
     @property
     def can_resume(self) -> bool:
@@ -117,7 +119,9 @@ class PartialAnswer:
         """Begin a new part: return the body that requests the rest; drop an incomplete event."""
         if not self.is_understood:
             self._pieces, self._builder, self.is_understood = [], ResponseBuilder(), True
+            self._kept, self._kept_tokens, self._prompt_ids = 0, 0, None
         del self._pieces[self._resume_point() :]
+        self._prompt_ids = self._ids()
         text = "".join(piece.text for piece in self._pieces)
         self._kept, self._kept_tokens = len(self._pieces), self._tokens
         self._begin = self._length = len(text)
@@ -126,7 +130,7 @@ class PartialAnswer:
         self._builder.begin_part()
         if not text:
             return self._request.first()
-        return self._request.rest(text, self._kept_tokens, self._ids())
+        return self._request.rest(text, self._kept_tokens, self._prompt_ids)
 
     def whole(self) -> tuple[int, bytes]:
         """Return status and body of the non-streamed answer; an error if it is incomplete."""
@@ -150,20 +154,26 @@ class PartialAnswer:
         """
         can_resume_after = [self._request.can_resume_after(piece.text) for piece in self._pieces]
         edges = [n for n in range(len(can_resume_after), 0, -1) if can_resume_after[n - 1]]
-        new = (n for n in edges[:EXACT_PIECES] if n > self._kept)
-        exact = [n for n in new if self._is_exact(self._pieces[n - 1])]
-        return (exact or edges or [0])[0]
+        near = (n for n in edges if self._tokens - self._pieces[n - 1].tokens <= EXACT_TOKENS)
+        exact = (n for n in near if n > self._kept and self._is_exact(self._pieces[n - 1]))
+        return next(exact, (edges or [0])[0])
 
     def _is_exact(self, piece: _Piece) -> bool:
-        """Whether the text up to the end of `piece` is that of its tokens, as far as is known."""
-        return self._request.can_resume_after(piece.text) and len(piece.ids or ()) <= 1
+        """Whether an answer can resume after `piece` and, with token ids, they have its text only.
+
+        After a space, SGLang may hold back the beginning of a character of the same token.
+        """
+        is_single = len(piece.ids or ()) == 1 and not piece.text.endswith(" ")
+        can_resume = self._request.can_resume_after(piece.text)
+        return can_resume and (is_single or self._prompt_ids is None)
 
     def _ids(self) -> list[int] | None:
         """Return the token ids of prompt and text, or None if unknown."""
-        pieces = [piece.ids for piece in self._pieces if piece.ids]
-        if not self._prompt_ids or sum(map(len, pieces)) != self._tokens or len(pieces[-1]) > 1:
+        new = self._pieces[self._kept :]
+        ids = [*chain.from_iterable(piece.ids or () for piece in new)]
+        if self._prompt_ids is None or len(ids) != self._tokens - self._kept_tokens:
             return None
-        return [*self._prompt_ids, *chain.from_iterable(pieces)]
+        return None if new and not self._is_exact(new[-1]) else self._prompt_ids + ids
 
     @property
     def _tokens(self) -> int:
@@ -225,7 +235,7 @@ class PartialAnswer:
         if text or choice.logprobs or choice.token_ids:
             logprobs = _shifted(choice.logprobs, self._begin)
             self._pieces.append(_Piece(text, tokens, logprobs, choice.token_ids))
-        if self._is_first_part and choice.prompt_token_ids:
+        if self._request.wants_ids and choice.prompt_token_ids:
             self._prompt_ids = choice.prompt_token_ids
         unseen = text[max(0, self._sent - self._length) :]
         self._length += len(text)

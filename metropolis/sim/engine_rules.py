@@ -54,9 +54,10 @@ VLLM_V0 = EngineRules(
 SGLANG = EngineRules(
     "sglang",
     "SGLang without --enable-mixed-chunk: prefills first, in chunks and iterations of their own "
-    "(managers/scheduler.py, schedule_policy.py). 8,192 tokens, its chunked_prefill_size on cards "
-    "of 35 to 160 GB. It also reserves memory for tokens that running requests may still "
-    "generate; that is not simulated",
+    "(managers/scheduler.py, schedule_policy.py). 8,192 tokens on all cards, its "
+    "chunked_prefill_size on an H100 or H200 (smaller on smaller cards), which limits a batch "
+    "before max_prefill_tokens (16,384). It also reserves memory for tokens that running requests "
+    "may still generate; that is not simulated",
     "prefill_first",
     chunk_tokens=8_192,
 )

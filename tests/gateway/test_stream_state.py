@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metropolis.gateway.payload import Payload
 from metropolis.gateway.resumable import ResumableRequest, resumable_request
 from metropolis.gateway.routes import CHATS, COMPLETIONS
-from metropolis.gateway.stream_state import EXACT_PIECES, PartialAnswer
+from metropolis.gateway.stream_state import EXACT_TOKENS, PartialAnswer
 from tests.gateway.models import Model, ids_of
 
 CUTS = st.lists(st.floats(0, 1), max_size=5)
@@ -157,21 +157,65 @@ def test_where_engines_tell_tokens_these_are_the_next_prompt() -> None:
         assert isinstance(prompt, str) != is_told
 
 
+def event(text: str, *ids: int, prompt: list[int] | None = None, tokens: int = 0) -> bytes:
+    """An event of a stream that returns token ids; `tokens`: the engine's count in this part."""
+    choice = {"text": text, "token_ids": ids, "prompt_token_ids": prompt}
+    usage = {"prompt_tokens": 1, "completion_tokens": tokens or len(ids), "total_tokens": 9}
+    return b"data: %b\n\n" % encoded({"choices": [choice], "usage": usage})
+
+
+def begun_with_ids(*events: bytes) -> PartialAnswer:
+    partial = begun(COMPLETIONS, stream=True, max_tokens=999)
+    partial.take(b"".join(events))
+    return partial
+
+
 def test_a_part_is_not_preempted_before_a_piece_of_a_single_token() -> None:
     """A last piece of several tokens would be resumed from its text. The wait is limited."""
-    several = b'{"choices": [{"text": "ab", "token_ids": [1, 2], "prompt_token_ids": [0]}]}'
-    single = b'{"choices": [{"text": "c", "token_ids": [3]}]}'
-    unknown = b'{"choices": [{"text": "c"}]}'
-    stream = {"stream": True, "max_tokens": 99}
-    assert begun(COMPLETIONS, unknown, **stream).is_preemptible
-    assert begun(COMPLETIONS, *[several] * EXACT_PIECES, **stream).is_preemptible
-    partial = begun(COMPLETIONS, *[several] * (EXACT_PIECES - 1), **stream)
-    for _ in range(2):
-        assert not partial.is_preemptible
-        partial.take(b"data: %b\n\n" % single)
-        assert partial.is_preemptible
-        partial.rest()
-        partial.take(b"data: %b\n\n" % several)
+    partial = begun_with_ids(event("ab", 1, 2, prompt=[0]))
+    assert not partial.is_preemptible
+    partial.take(event("c", 3, tokens=3))
+    assert partial.is_preemptible
+    assert decoded(partial.rest())["prompt"] == [0, 1, 2, 3]
+    partial.take(event("de", 4, 5))
+    assert not partial.is_preemptible
+    partial.take(event("f" * EXACT_TOKENS, *range(EXACT_TOKENS), tokens=2 + EXACT_TOKENS))
+    assert partial.is_preemptible
+    assert decoded(partial.rest())["prompt"] == "pabcde" + "f" * EXACT_TOKENS
+
+
+@pytest.mark.parametrize("ids", [{}, {"token_ids": None}, {"token_ids": [1, 2]}])
+def test_without_the_ids_of_the_prompt_there_is_no_wait(ids: dict[str, Any]) -> None:
+    one = encoded({"choices": [{"text": "a"} | ids]})
+    assert begun(COMPLETIONS, one, stream=True).is_preemptible
+
+
+def test_ids_are_those_of_the_prompt_that_the_part_had() -> None:
+    """After a part that was resumed from text, the ids of earlier parts do not fit any more."""
+    partial = begun_with_ids(event("ab", 1, 2, 200, prompt=[0]))
+    assert decoded(partial.rest())["prompt"] == "pab"
+    partial.take(event("", 200, prompt=[0, 7]) + event("é", 201, tokens=2))
+    assert decoded(partial.rest())["prompt"] == [0, 7, 200, 201]
+
+
+def test_an_engine_that_was_lost_before_its_answer_costs_no_ids() -> None:
+    partial = begun_with_ids()
+    partial.rest()
+    partial.take(event("a", 1, prompt=[0]))
+    assert decoded(partial.rest())["prompt"] == [0, 1]
+
+
+def test_a_token_of_a_space_and_half_a_character_is_not_the_end_of_a_prompt() -> None:
+    partial = begun_with_ids(event("a", 1, prompt=[0]), event(" ", 2, tokens=2))
+    assert decoded(partial.rest())["prompt"] == [0, 1]
+
+
+def test_few_tokens_are_generated_again_for_the_sake_of_ids() -> None:
+    many = range(2, 2 + EXACT_TOKENS + 1)
+    partial = begun_with_ids(
+        event("a", 1, prompt=[0]), event("b" * len(many), *many, tokens=1 + len(many))
+    )
+    assert decoded(partial.rest())["prompt"] == "pa" + "b" * len(many)
 
 
 PLAIN: dict[str, dict[str, Any]] = {
