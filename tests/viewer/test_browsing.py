@@ -230,6 +230,7 @@ def test_a_run_with_prices_shows_its_cost(serve: Serve, show: Show, tmp_path: Pa
     cost = (3 * calls.prompt_tokens.sum() + 15 * calls.output_tokens.sum()) / 1e6
     page = show(serve(folder))
     page.click("#tab-calls")
+    until(page, "metropolis.views.calls[0].strips.length > 0")  # it has a size
     until(page, "metropolis.chunks.loading.size === 0")
     names, most = page.evaluate(
         """() => { const view = metropolis.views.calls[0];

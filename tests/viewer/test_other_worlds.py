@@ -181,6 +181,7 @@ def test_calls_that_failed_do_not_last(failing: Path, serve: Serve, show: Show) 
     most = np.cumsum(change[np.lexsort((change, times))]).max()
     page = show(serve(failing))
     page.click("#tab-calls")
+    until(page, "metropolis.views.calls[0].strips.length > 0")  # it has a size
     until(page, "metropolis.chunks.loading.size === 0")
     names, lines = page.evaluate(
         """() => { const view = metropolis.views.calls[0];
