@@ -47,6 +47,7 @@ def test_every_system_is_measured_with_every_seed() -> None:
     lower = [100 * (1 - ms[seed, "Kairos"] / ms[seed, "Parrot"]) for seed in (0, 3)]
     assert tail["by_load"]["20.0"]["mean"] == pytest.approx(sum(lower) / 2)
     assert tail["by_load"]["20.0"]["spread"] == pytest.approx(abs(lower[0] - lower[1]) / 2**0.5)
+    assert tail["mean"] == tail["by_load"]["20.0"]  # nothing queues at 1 %
 
 
 def test_the_papers_ranges_are_printed_beside_ours() -> None:
@@ -65,6 +66,21 @@ def test_the_larger_model_has_ranges_of_its_own() -> None:
     found = {(one.than, one.which): one for one in reductions(rows, bands_of("llama-2-13b/x"))}
     assert found["Ayo", "average"].by_load == {50.0: OverSeeds(pytest.approx(20.0), 0.0)}
     assert found["no packing", "average"].paper is None
+
+
+def test_the_mean_is_over_the_loads_with_queueing() -> None:
+    rows = [
+        replace(ONE, seed=seed, load=load, system=system, average_ms=ours)
+        for seed, gains in ((0, (0, 10, 20)), (1, (0, 20, 60)))
+        for load, gain in zip((1.0, 30.0, 90.0), gains, strict=True)
+        for system in SYSTEMS
+        for ours in (100 - gain if system == "Kairos" else 100,)
+    ]
+    (found,) = (one for one in reductions(rows, {}) if (one.than, one.which) == ("Ayo", "average"))
+    assert found.mean == OverSeeds(pytest.approx(27.5), pytest.approx(25 / 2**0.5))
+    assert found.by_load[30.0].mean == pytest.approx(15)
+    (none,) = {one.mean for one in reductions(rows[: len(SYSTEMS)], {})}
+    assert none is None
 
 
 def test_accuracies_are_weighted_as_the_papers_scenarios() -> None:

@@ -39,7 +39,12 @@ PAPER: dict[str, dict[str, Bands]] = {
         },
     },
 }  # fmt: skip
-"""Model -> application -> bands (§7.2, §7.3, §7.6; the larger model: §7.5)."""
+"""Model -> application -> bands (§7.2, §7.3, §7.6; the larger model: §7.5).
+
+Those of a single application are ranges over nine workloads, with one figure for each, which is to
+be compared with a mean over loads: its loads begin at 0 % (§7.1), where nothing can be gained. The
+others, of one workload, are ranges over loads.
+"""
 
 ACCURACY = {"Kairos": 83.5, "Ayo": 75.9, "Parrot": 50.0}
 """Per cent of pairs in the right order (§7.4)."""
