@@ -131,6 +131,33 @@ def test_a_wrong_load_is_one_sentence(text: str) -> None:
     )
 
 
+def test_the_lengths_of_answers_can_be_given() -> None:
+    command = [*SMALL, "--application", "RG", "--loads", "20", "--json"]
+    per_s = []
+    for tokens in ((), ("--answer-tokens", "writer=20, researcher=10")):
+        result = CliRunner().invoke(kairos.command, [*command, *tokens], catch_exceptions=False)
+        found = json.loads(result.output)
+        per_s.append(found["simulated"][0]["programs_per_s"])
+    assert found["answer_tokens"] == {"writer": 20, "researcher": 10}
+    assert per_s[1] > 3 * per_s[0]  # shorter programs, the same load
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("writr=3", "'writr=3' names no function (did you mean 'writer'?)"),
+        ("writer", "'writer' names no function"),
+        ("writer=0", "'writer=0' should end with a number of tokens from 1 to 2048"),
+        ("writer=2049", "from 1 to 2048"),
+        ("router=1,writer=x", "'writer=x' should end with a number"),
+    ],
+)
+def test_a_wrong_length_of_answers_is_one_sentence(text: str, sentence: str) -> None:
+    result = CliRunner().invoke(kairos.command, ["--answer-tokens", text])
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.output.split())
+
+
 def test_fewer_programs_fill_a_fleet_of_fewer_sequences() -> None:
     fleet = ("llama-3-8b/a40-tp1:1", "llama-3-8b/a40-tp1:1")
     few, some, many = (
@@ -157,7 +184,7 @@ def test_a_history_is_learned_from_and_not_measured() -> None:
 def test_a_run_that_a_folder_keeps_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(("llama-3-8b/l4",), 256, 0.2, 5, 0, tmp_path)
+    bench = Bench(("llama-3-8b/l4",), 256, 0.2, 5, 0, keep=tmp_path)
     measured = bench.serve("RG", "Kairos", 1.0)
     assert measured == replace(bench, keep=None).serve("RG", "Kairos", 1.0)
     (path,) = tmp_path.iterdir()

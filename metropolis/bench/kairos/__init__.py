@@ -21,7 +21,8 @@ from metropolis.bench.kairos.measure import SYSTEMS, Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
 from metropolis.durable import reported
-from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
+from metropolis.names import did_you_mean
+from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, LENGTHS, TOKENS_MAX
 
 LOADS = (1.0, 30.0, 50.0, 70.0, 90.0)
 """Per cent of queueing under Parrot; the paper's go from 0 to 90 % (§7.1)."""
@@ -31,6 +32,27 @@ ALL = (*APPLICATIONS, CO_LOCATED)
 def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> Iterator[Measured]:
     bench, application, loads = task
     return bench.measure(application, loads)
+
+
+def _medians(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[tuple[str, int], ...]:
+    medians = {}
+    for part in ",".join(texts).split(",") if texts else ():
+        function, _, tokens = (each.strip() for each in part.rpartition("="))
+        if function not in LENGTHS:
+            meant = did_you_mean(function, LENGTHS)
+            raise click.BadParameter(
+                f"{part!r} names no function{meant}; write FUNCTION=TOKENS with one of "
+                f"{', '.join(LENGTHS)}"
+            )
+        is_number = tokens.isascii() and tokens.isdigit() and len(tokens) < 9
+        if not is_number or not 1 <= int(tokens) <= TOKENS_MAX:
+            raise click.BadParameter(
+                f"{part!r} should end with a number of tokens from 1 to {TOKENS_MAX}"
+            )
+        medians[function] = int(tokens)
+    return tuple(medians.items())
 
 
 @click.command("kairos")
@@ -67,6 +89,13 @@ def _measure(task: tuple[Bench, str, tuple[float, ...]]) -> Iterator[Measured]:
     show_default=True,
     help="Maximum sequences an instance decodes at once.",
 )
+@click.option(
+    "--answer-tokens",
+    metavar="FUNCTION=TOKENS[,...]",
+    multiple=True,
+    callback=_medians,
+    help="Median length of a function's answers, in place of the estimate. May be repeated.",
+)
 @SEEDS
 @click.option(
     "--keep",
@@ -84,6 +113,7 @@ def command(
     profile: str,
     instance: tuple[str, ...],
     sequences: int,
+    answer_tokens: tuple[tuple[str, int], ...],
     seeds: tuple[int, ...],
     keep: Path | None,
     as_json: bool,
@@ -99,7 +129,7 @@ def command(
         with reported(keep):
             keep.mkdir(parents=True, exist_ok=True)
     tasks = [
-        (Bench(specs, sequences, minutes, history, seed, keep), name, loads)
+        (Bench(specs, sequences, minutes, history, seed, answer_tokens, keep), name, loads)
         for seed, name in product(seeds, application or ALL)
     ]
     runs = in_processes(
@@ -115,6 +145,7 @@ def command(
             "seeds": seeds,
             "minutes": minutes,
             "history": history,
+            "answer_tokens": dict(answer_tokens),
         }
         found_json = {
             "simulated": [asdict(one) for one in measured],
@@ -128,7 +159,8 @@ def command(
         click.echo(json.dumps(settings | found_json, indent=2))
         return
     show(measured, bands, Console())
+    medians = ", ".join(f"{function} {tokens}" for function, tokens in answer_tokens)
     click.echo(
         f"{minutes:g} min of arrivals, {history} programs before them, on {fleet}; all simulated, "
-        "lengths are estimates"
+        "lengths are estimates" + (f"; median tokens of answers: {medians}" if medians else "")
     )

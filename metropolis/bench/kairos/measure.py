@@ -18,6 +18,7 @@ from metropolis.sim.fleet import SimulatedFleet, busy_rate_per_s
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.workload_simulation import WorkloadResult, WorkloadSimulation
 from metropolis.trace.generate.agentic import workload
+from metropolis.trace.programs import Program
 
 SYSTEMS = {
     "Parrot": ("fcfs", "round_robin"),
@@ -75,6 +76,8 @@ class Bench:
     history: int
     """Programs that precede them, unmeasured, so that Kairos knows its applications."""
     seed: int
+    medians: tuple[tuple[str, int], ...] = ()
+    """(function, median tokens of its answer) where it is not the estimate."""
     keep: Path | None = None
     """A folder that keeps the runs."""
 
@@ -102,7 +105,7 @@ class Bench:
 
     def busy_per_s(self, application: str) -> float:
         """Programs per second that fill the fleet, an estimate."""
-        return busy_rate_per_s(workload(application, SAMPLE, 1.0, self.seed), self._fleet())
+        return busy_rate_per_s(self._programs(application, SAMPLE, 1.0, self.seed), self._fleet())
 
     def serve(self, application: str, system: str, per_s: float) -> Measured:
         """Measure one system at a rate, or take it from `keep`; `load` is not known yet, 0."""
@@ -117,7 +120,7 @@ class Bench:
         fleet = self._fleet()
         before = [
             replace(program, name=f"{BEFORE}{program.name}")
-            for program in workload(
+            for program in self._programs(
                 application,
                 self.history,
                 HISTORY_LOAD * self.busy_per_s(application),
@@ -127,7 +130,7 @@ class Bench:
         start_s = before[-1].arrival_s + REST_S if before else 0.0
         arriving = [
             replace(program, arrival_s=start_s + program.arrival_s)
-            for program in workload(
+            for program in self._programs(
                 application, max(1, round(60 * self.minutes * per_s)), per_s, self.seed
             )
         ]
@@ -138,6 +141,9 @@ class Bench:
             before + arriving, fleet.profiles, policy, dispatcher, PoolOptions()
         ).run()
         return _summarize(self.seed, application, per_s, system, served, policy)
+
+    def _programs(self, application: str, count: int, per_s: float, seed: int) -> list[Program]:
+        return workload(application, count, per_s, seed, dict(self.medians))
 
     def _fleet(self) -> SimulatedFleet:
         fleet = SimulatedFleet.parse(self.instances)

@@ -9,7 +9,7 @@ spread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import log
 from random import Random
 
@@ -38,16 +38,21 @@ LENGTHS = {
 REPAIRS_SHARE, REPAIRS_MAX = 0.35, 4
 
 
+Medians = Mapping[str, int]
+"""Function -> median tokens of its answer, where it is not that of LENGTHS."""
+
+
 class _Draft:
     """A program's calls while they are drawn; a prompt contains its parents' answers."""
 
-    def __init__(self, draw: Random, task_tokens: int) -> None:
+    def __init__(self, draw: Random, medians: Medians, task_tokens: int) -> None:
         self.calls: list[PlannedCall] = []
-        self._draw, self._task_tokens = draw, task_tokens
+        self._draw, self._medians, self._task_tokens = draw, medians, task_tokens
 
     def add(self, function: str, stages_left: int, *parents: int) -> int:
         """Add a call; returns its index."""
         instructions, median = LENGTHS[function]
+        median = self._medians.get(function, median)
         read = sum(self.calls[parent].output_tokens for parent in parents)
         written = min(TOKENS_MAX, max(1, round(self._draw.lognormvariate(log(median), SPREAD))))
         prompt = instructions + self._task_tokens + read
@@ -55,24 +60,24 @@ class _Draft:
         return len(self.calls) - 1
 
 
-def question_answer(draw: Random) -> list[PlannedCall]:
+def question_answer(draw: Random, medians: Medians) -> list[PlannedCall]:
     """A router forwards a question to one of two experts (dynamic branching)."""
-    draft = _Draft(draw, draw.randint(40, 120))
+    draft = _Draft(draw, medians, draw.randint(40, 120))
     router = draft.add("router", 2)
     draft.add(draw.choice(["math expert", "humanities expert"]), 1, router)
     return draft.calls
 
 
-def report_generate(draw: Random) -> list[PlannedCall]:
+def report_generate(draw: Random, medians: Medians) -> list[PlannedCall]:
     """A researcher, then a writer (sequential execution)."""
-    draft = _Draft(draw, draw.randint(20, 60))
+    draft = _Draft(draw, medians, draw.randint(20, 60))
     draft.add("writer", 1, draft.add("researcher", 2))
     return draft.calls
 
 
-def code_generate(draw: Random) -> list[PlannedCall]:
+def code_generate(draw: Random, medians: Medians) -> list[PlannedCall]:
     """Five roles; code that fails the test returns to the engineer (dynamic feedback)."""
-    draft = _Draft(draw, draw.randint(80, 250))
+    draft = _Draft(draw, medians, draw.randint(80, 250))
     last = draft.add("product manager", 5)
     for left, role in ((4, "architect"), (3, "project manager"), (2, "engineer"), (1, TESTER)):
         last = draft.add(role, left, last)
@@ -83,7 +88,7 @@ def code_generate(draw: Random) -> list[PlannedCall]:
     return draft.calls
 
 
-APPLICATIONS: dict[str, Callable[[Random], list[PlannedCall]]] = {
+APPLICATIONS: dict[str, Callable[[Random, Medians], list[PlannedCall]]] = {
     "QA": question_answer,
     "RG": report_generate,
     "CG": code_generate,
@@ -91,7 +96,9 @@ APPLICATIONS: dict[str, Callable[[Random], list[PlannedCall]]] = {
 CO_LOCATED = "co-located"
 
 
-def workload(application: str, programs: int, per_s: float, seed: int) -> list[Program]:
+def workload(
+    application: str, programs: int, per_s: float, seed: int, medians: Medians | None = None
+) -> list[Program]:
     """Programs of one application, or of all three in equal shares; `per_s` programs a second.
 
     They arrive as in `drifting_arrivals_s`. Program i is the same at every rate. Raises
@@ -106,5 +113,6 @@ def workload(application: str, programs: int, per_s: float, seed: int) -> list[P
     for number, arrival_s in enumerate(drifting_arrivals_s(programs, per_s, seed)):
         draw = Random(f"{seed} {application} {number}")
         kind = draw.choice(kinds)
-        found.append(Program(f"{kind} {number}", arrival_s, tuple(APPLICATIONS[kind](draw))))
+        calls = tuple(APPLICATIONS[kind](draw, medians or {}))
+        found.append(Program(f"{kind} {number}", arrival_s, calls))
     return found
