@@ -41,9 +41,9 @@ PAPER: dict[str, dict[str, Bands]] = {
 }  # fmt: skip
 """Model -> application -> bands (§7.2, §7.3, §7.6; the larger model: §7.5).
 
-Those of a single application are ranges over nine workloads, with one figure for each, which is to
-be compared with a mean over loads: its loads begin at 0 % (§7.1), where nothing can be gained. The
-others, of one workload, are ranges over loads.
+Those of a single application span nine workloads. §7.2 names no rates, so we read them as one
+figure for each workload, to be compared with a mean over loads. The others, of one workload, are
+ranges over loads.
 """
 
 ACCURACY = {"Kairos": 83.5, "Ayo": 75.9, "Parrot": 50.0}

@@ -32,7 +32,7 @@ class Lower:
 
 
 MEAN_FROM = 10.0
-"""Per cent of queueing below which there is nothing to gain."""
+"""Per cent of queueing below which there is hardly anything to gain."""
 
 
 def runs_of(measured: Sequence[Measured]) -> dict[tuple[str, float, str], list[Measured]]:
@@ -147,7 +147,7 @@ def _lower(found: Sequence[Lower]) -> Table:
             one.which,
             *(f"{by.mean:.0f}" for by in one.by_load.values()),
             f"{max(by.spread for by in one.by_load.values()):.0f}",
-            f"{one.mean.mean:.0f}" if one.mean else "",
+            f"{one.mean.mean:.1f}" if one.mean else "",
             f"{one.paper[0]} to {one.paper[1]}" if one.paper else "",
         )
     return table
