@@ -94,7 +94,8 @@ def _medians(
     metavar="FUNCTION=TOKENS[,...]",
     multiple=True,
     callback=_medians,
-    help="Median length of a function's answers, in place of the estimate. May be repeated.",
+    help="Median length of a function's answers, in place of the estimate; an answer ends at "
+    f"{TOKENS_MAX} tokens. May be repeated.",
 )
 @SEEDS
 @click.option(
