@@ -28,6 +28,8 @@ SEED_BITS = 31
 """Width of a seed that every server accepts."""
 
 T = TypeVar("T")
+CallsMade = tuple[CallLog, dict[tuple[str, str], int]]
+"""Calls of one agent-step, and how many there are of each function and model input."""
 
 
 class Options(TypedDict, total=False):
@@ -116,6 +118,17 @@ class LLM:
         llm.log, llm._strand, llm._speculative = log, log.strand(), speculative
         llm._occurrences = dict(self._occurrences)
         return llm
+
+    @property
+    def made(self) -> CallsMade:
+        """The calls so far, for `adopt`, as data that can be sent to another process."""
+        return CallLog().joined([self.log]), dict(self._occurrences)
+
+    def adopt(self, made: CallsMade) -> None:
+        """Take over the calls of the same agent-step's model in another process."""
+        log, occurrences = made
+        self.log = CallLog(self.log.clock, self.log.instant).joined([log])
+        self._strand, self._occurrences = self.log.strand(), dict(occurrences)
 
     def promote(self) -> None:
         """Send further calls as not speculative."""

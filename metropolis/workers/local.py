@@ -60,7 +60,7 @@ class LocalWorker:
         self._world, self._agents = world, agents
         self._reach: Reach = world.reach
         self.client: Sender = client
-        self._seed, self._clock, self._virtual = seed, clock, virtual
+        self._seed, self.clock, self._virtual = seed, clock, virtual
         self._keep_text, self._one_by_one = keep_text, one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
         self._latest: LatestExecutions = {}
@@ -116,7 +116,7 @@ class LocalWorker:
     def call_log(self) -> CallLog:
         """A new log, on this worker's clock."""
         idle = None if self._virtual else idles(asyncio.get_running_loop())
-        return CallLog(self._clock, idle)
+        return CallLog(self.clock, idle)
 
     def llm(self, name: str, step: Step, log: CallLog, *, speculative: bool = False) -> LLM:
         """The model of the agent `name` at `step`, which adds its calls to `log`."""

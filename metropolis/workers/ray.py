@@ -25,12 +25,19 @@ from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.leases import retry
 from metropolis.workers.module_shipping import ImportedSources, sources_of
+from metropolis.workers.optimistic.remote_host import HostSpec
 from metropolis.workers.ray_cluster import check_address, join_ray
 from metropolis.workers.watchdog import Watchdog, print_message
 from metropolis.workers.worker_spec import WorkerSpec
 
 STOP_S = 5.0
 """How long an actor may take to give back its open claims."""
+SPREAD: dict[str, Any] = {
+    "num_cpus": 0.001,  # Ray places actors that need no resource on random nodes
+    "scheduling_strategy": "SPREAD",
+    "concurrency_groups": {"watch": 1},  # Ray's own types lack this option
+}
+"""Options of watched actors, which are spread over the nodes."""
 LOST_S = 1.0
 """How long Ray has to restart a dead actor before the next request to it."""
 
@@ -57,15 +64,8 @@ class RayWorkerPool:
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
-        self._shared = ray.put(_pickled(self._spec.shipped(self._count)))
-        options: dict[str, Any] = {
-            "max_restarts": -1,
-            "max_task_retries": -1,
-            "num_cpus": 0.001,  # Ray places actors that need no resource on random nodes
-            "scheduling_strategy": "SPREAD",
-            "concurrency_groups": {"watch": 1},  # Ray's own types lack this option
-        }
-        remote = ray.remote(**options)(_Actor)
+        self._shared = ray.put(pickled(self._spec.shipped(self._count)))
+        remote = ray.remote(max_restarts=-1, max_task_retries=-1, **SPREAD)(_Actor)
         actors = [remote.remote() for _ in range(self._count)]
         arguments = [self._shared], self._sources, self._url, self._run
         return [
@@ -82,15 +82,20 @@ class RayWorkerPool:
             self._leave_cluster()
 
 
-class _Actor:
+class WatchedActor:
+    """An actor whose watchdog reports agents that hang."""
+
     def __init__(self) -> None:
-        self._stalls: SimpleQueue[str] = SimpleQueue()
+        self.stalls: SimpleQueue[str] = SimpleQueue()
+        """The messages of the watchdog."""
 
     @ray.method(concurrency_group="watch")  # in a separate thread, so that agents cannot block it
     async def stall(self) -> str:
         """The next message of the watchdog."""
-        return await asyncio.to_thread(self._stalls.get)
+        return await asyncio.to_thread(self.stalls.get)
 
+
+class _Actor(WatchedActor):
     async def run(
         self,
         shared: list[Any],
@@ -108,7 +113,7 @@ class _Actor:
             gc.freeze()
             loop = asyncio.get_running_loop()
             try:
-                with Watchdog(spec.invocations, loop, spec.stall_s, self._stalls.put):
+                with Watchdog(spec.invocations, loop, spec.stall_s, self.stalls.put):
                     await worker.run()
             finally:
                 await spec.client.close()
@@ -119,14 +124,14 @@ async def _run_actor(actor: Any, *arguments: Any) -> None:
 
     If the actor cannot reach the store, retry: the driver detects whether the store is gone.
     """
-    watching = asyncio.ensure_future(_print_stalls(actor))
+    watching = asyncio.ensure_future(print_stalls(actor))
     try:
         while True:
             task = actor.run.remote(*arguments)
             try:
                 await task
             except RayTaskError as error:
-                cause = _cause(error)
+                cause = cause_of(error)
                 if not isinstance(cause, StoreUnavailableError):
                     raise cause from None
     except asyncio.CancelledError:
@@ -137,14 +142,14 @@ async def _run_actor(actor: Any, *arguments: Any) -> None:
         raise
     except RayError as error:
         if isinstance(error, RayActorError) and error.actor_init_failed:
-            raise _not_importable(str(error).splitlines()[-1]) from error
+            raise not_importable(str(error).splitlines()[-1]) from error
         raise MetropolisError(f"a worker on Ray is gone for good: {error}") from error
     finally:
         watching.cancel()
         ray.kill(actor)
 
 
-async def _print_stalls(actor: Any) -> None:
+async def print_stalls(actor: Any) -> None:
     """Print the messages of the actor's watchdog, until cancelled."""
     while True:
         try:
@@ -153,29 +158,30 @@ async def _print_stalls(actor: Any) -> None:
             await asyncio.sleep(LOST_S)
 
 
-def _pickled(spec: WorkerSpec) -> bytes:
+def pickled(spec: WorkerSpec | HostSpec) -> bytes:
     """Pickle `spec`; classes without an importable file are pickled by value."""
     for kind in {type(spec.world), *map(type, spec.agents)}:
         name = kind.__module__
         if name == "__main__" or find_spec(name) is None:
             ray.cloudpickle.register_pickle_by_value(sys.modules[name])
     try:
-        pickled: bytes = ray.cloudpickle.dumps(spec)
+        found: bytes = ray.cloudpickle.dumps(spec)
     except Exception as error:  # an author's object may raise anything
         raise MetropolisError(
             f"the world {spec.world.name!r}, its agents and the llm cannot be sent to workers "
             f"({error}); they should hold plain data before the run begins"
         ) from error
-    return pickled
+    return found
 
 
-def _cause(error: RayTaskError) -> BaseException:
-    """The exception raised in the actor."""
+def cause_of(error: RayTaskError) -> BaseException:
+    """The exception that the actor raised."""
     cause: BaseException = error if error.cause is None else error.cause
-    return _not_importable(cause) if isinstance(cause, ImportError) else cause
+    return not_importable(cause) if isinstance(cause, ImportError) else cause
 
 
-def _not_importable(what: object) -> MetropolisError:
+def not_importable(what: object) -> MetropolisError:
+    """The error of an actor that cannot import `what`."""
     return MetropolisError(
         f"a worker on Ray cannot import what the run needs ({what}); install it on every node, or "
         "put it beside the world's file and import it at its top, so that it is sent along"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NoReturn
 
 import msgspec
 
@@ -68,6 +69,9 @@ class View:
         self.reads = Reads({name: version}, {}, {})
         self._state, self._reach, self._seed = state, reach, seed
         self._random: Random | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a view of the world is not data; observe() should return what it shows")
 
     @property
     def position(self) -> Position:

@@ -225,10 +225,9 @@ def test_agents_must_be_plain_data() -> None:
         run(Road(), [Walks("a"), Holds("b")])
 
 
-@pytest.mark.parametrize("workers", [2, "ray", "ray:1"])
-def test_more_workers_are_refused(workers: Any) -> None:
-    with pytest.raises(MetropolisError, match="an optimistic run has one worker, in this process"):
-        run(Road(), [Walks("a"), Walks("b")], workers=workers)
+def test_more_workers_are_refused() -> None:
+    with pytest.raises(MetropolisError, match="an optimistic run has one worker in this process"):
+        run(Road(), [Walks("a"), Walks("b")], workers=2)
 
 
 # --- planted faults: each must be caught by the comparison with lockstep

@@ -72,23 +72,23 @@ def test_workers_that_are_killed_are_replaced(
     assert bought.total() <= whole.calls + 6 * len(killed)  # calls in flight
 
 
-def workers_alive() -> list[int]:
+def workers_alive(name: bytes = b"ray::_Actor") -> list[int]:
     """Return the processes of our actors."""
     while True:
         found = [
             int(entry.name)
             for entry in Path("/proc").iterdir()
-            if entry.name.isdecimal() and is_worker(entry)
+            if entry.name.isdecimal() and is_worker(entry, name)
         ]
         if len(found) == 2:
             return sorted(found)
         time.sleep(0.01)
 
 
-def is_worker(process: Path) -> bool:
+def is_worker(process: Path, name: bytes) -> bool:
     """Return whether it is an actor of a Ray cluster that this process started."""
     try:
-        if not (process / "cmdline").read_bytes().startswith(b"ray::_Actor"):
+        if not (process / "cmdline").read_bytes().startswith(name):
             return False
         raylet = (process / "stat").read_text().rpartition(")")[2].split()[1]
         parent = Path(f"/proc/{raylet}/stat").read_text().rpartition(")")[2].split()[1]

@@ -120,10 +120,12 @@ class RunConfiguration:
                 f"lease_s is {self.lease_s!r}; it should be at most {LEASE_S_MAX:g} seconds"
             )
         _check_plain(self.about or {})
-        if parse_workers(self.workers) != (False, 1) and self.mode == "optimistic":
+        on_ray, count = parse_workers(self.workers)
+        if self.mode == "optimistic" and not on_ray and count != 1:
             raise MetropolisError(
-                f"workers is {self.workers!r}, but an optimistic run has one worker, in this "
-                "process: leave workers out, or use the mode out_of_order"
+                f"workers is {self.workers!r}, but an optimistic run has one worker in this "
+                "process: leave workers out, let agents decide on Ray (ray or ray:NUMBER), or use "
+                "the mode out_of_order"
             )
 
     @property

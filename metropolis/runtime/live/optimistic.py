@@ -13,6 +13,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.usage import FREE
 from metropolis.rules.rules import Rule
 from metropolis.runtime.live.setup import bodies
+from metropolis.runtime.live.worker_pool import make_decisions
 from metropolis.speculation.native import NativeSpeculation
 from metropolis.store.base import Store
 from metropolis.store.execution import Execution
@@ -75,14 +76,23 @@ class OptimisticWorkerPool:
         return 0 if self._gate is None else self._gate.wasted_calls
 
     def use(
-        self, store: Store, spec: WorkerSpec, observer: Observer | None, *, shared: bool
+        self,
+        store: Store,
+        spec: WorkerSpec,
+        observer: Observer | None,
+        workers: int | str,
+        ray_address: str | None,
+        *,
+        shared: bool,
     ) -> None:
         """Commit to `store`; `shared`: it shares its data with the worker.
 
-        `spec` is that of a worker that does not run ahead.
+        `spec` is that of a worker that does not run ahead. Agents decide in `workers`, see
+        `RunConfiguration`. Raises MetropolisError if these are unavailable.
         """
         self._store, self._spec, self.shared = store, spec, shared
         self._observer = observer
+        self._decisions = make_decisions(workers, ray_address, spec, self._local, self._minds)
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
@@ -183,6 +193,7 @@ class OptimisticWorkerPool:
             self._agents,
             speculation,
             self._minds,
+            self._decisions,
             final,
             predicted,
             client,

@@ -275,7 +275,8 @@ class Simulation:
             stall_s=configuration.stall_s,
         )
         if optimistic is not None:
-            optimistic.use(stored.store, spec, timeline, shared=stored.shared)
+            where = configuration.workers, configuration.ray_address
+            optimistic.use(stored.store, spec, timeline, *where, shared=stored.shared)
             return optimistic
         return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
 

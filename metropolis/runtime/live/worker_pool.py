@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +16,9 @@ from metropolis.store.factory import is_own_store
 from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.optimistic.decisions import Decisions, LocalDecisions
+from metropolis.workers.optimistic.minds import Minds
+from metropolis.workers.optimistic.remote_host import HostSpec
 from metropolis.workers.shared_worker import SharedWorker
 from metropolis.workers.worker_spec import WorkerSpec
 
@@ -94,9 +99,45 @@ def make_worker_pool(
     return _ray_worker_pool()(spec, stored.url, stored.name, count, ray_address)
 
 
+def make_decisions(
+    workers: int | str,
+    ray_address: str | None,
+    spec: WorkerSpec,
+    local: LocalWorker,
+    minds: Minds,
+) -> Decisions:
+    """Where the agents of an optimistic run decide: on Ray, or in this process, by `local`.
+
+    Raises MetropolisError if `workers` are unavailable.
+    """
+    on_ray, count = parse_workers(workers)
+    if not on_ray:
+        return LocalDecisions(local, minds)
+    host = HostSpec(
+        spec.world,
+        spec.agents,
+        spec.client.backend,
+        spec.client.models,
+        spec.seed,
+        keep_text=spec.keep_text,
+        began_s=time.time() - local.clock(),
+        invocations=spec.invocations,
+        stall_s=spec.stall_s,
+    )
+    with _ray_is_needed():
+        from metropolis.workers.ray_decisions import RayDecisions
+    return RayDecisions(host, minds, count, ray_address)
+
+
 def _ray_worker_pool() -> type[RayWorkerPool]:
-    try:
+    with _ray_is_needed():
         from metropolis.workers.ray import RayWorkerPool
+    return RayWorkerPool
+
+
+@contextmanager
+def _ray_is_needed() -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         raise MetropolisError(f"{error}; workers on Ray need metropolis[ray]") from None
-    return RayWorkerPool

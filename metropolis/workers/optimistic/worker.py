@@ -37,9 +37,10 @@ from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits
+from metropolis.workers.optimistic.decisions import Decisions, WorkerLostError
 from metropolis.workers.optimistic.digests import Digests
 from metropolis.workers.optimistic.executions import Observer, OneProceed, OneResolution
-from metropolis.workers.optimistic.minds import Minds
+from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import UNDECIDED, Agent
 from metropolis.world.state import State
 
@@ -61,6 +62,7 @@ class OptimisticWorker:
         agents: Sequence[Agent],
         speculation: Speculation,
         minds: Minds,
+        decisions: Decisions,
         final: State,
         predicted: State,
         client: JoiningClient,
@@ -70,12 +72,11 @@ class OptimisticWorker:
         observer: Observer | None = None,
     ) -> None:
         """`final`, `predicted` and `minds` are as of the beginning of the run."""
-        self._observer = observer
-        self._local, self._commits, self._speculation = local, commits, speculation
+        self._local, self._commits, self._observer = local, commits, observer
         self._names = [agent.name for agent in agents]
         self._final, self._predicted, self._first = final, predicted, final.first_step
         self._minds, self._answers, self._digests = minds, answers, digests
-        self._client = client
+        self._speculation, self._decisions, self._client = speculation, decisions, client
         self._gate = gate
         client.on_orphan = self._settle_soon
         self._proceeds: dict[ExecutionId, OneProceed] = {}
@@ -102,6 +103,7 @@ class OptimisticWorker:
         self._failure: asyncio.Future[None] = self._loop.create_future()
         try:
             self._commits.start(self._end)
+            self._decisions.start(self._client, self._end)
             self._obey(self._speculation.start(), [])
             self._settle()
             await self._failure
@@ -110,6 +112,7 @@ class OptimisticWorker:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._decisions.end()
             await self._client.end()
             self._minds.end()
 
@@ -231,18 +234,18 @@ class OptimisticWorker:
             if action is UNDECIDED:
                 self._start(one, partial(self._decide, one, agent, observation))
             else:
-                self._decided(one, agent, action)
+                self._decided(one, action, self._minds.of(number, agent, before.saved))
         except Exception as error:  # noqa: BLE001 -- reported
             self._fail(one, error)
 
     async def _decide(self, one: OneProceed, agent: Agent, observation: Any) -> None:
-        self._decided(one, agent, await self._local.decide(agent, observation, one.llm))
+        self._decided(one, *await self._decisions.decide(one, agent, observation))
 
-    def _decided(self, one: OneProceed, agent: Agent, action: Any) -> None:
+    def _decided(self, one: OneProceed, action: Any, mind: Mind) -> None:
         if one.has_read_late:
             self._repeat(one)
             return
-        one.decide(action, self._minds.of(one.number, agent, one.before.saved))
+        one.decide(action, mind)
         self._report(Proceeded(one.id))
 
     def _resolve(self, command: Resolve) -> None:
@@ -314,7 +317,8 @@ class OptimisticWorker:
         """End the run if the execution was sure; otherwise it is repeated when it is."""
         if not self._is_current(one):
             return  # aborted meanwhile
-        if isinstance(one, OneProceed) and one.has_read_late:
+        late = isinstance(one, OneProceed) and one.has_read_late
+        if late or isinstance(error, WorkerLostError):
             self._repeat(one)
             return
         if one.sure or isinstance(error, BudgetExhausted | KeyboardInterrupt):
@@ -323,8 +327,8 @@ class OptimisticWorker:
         self._forget(one)
         self._report(Failed(one.id))
 
-    def _repeat(self, one: OneProceed) -> None:
-        """Repeat, once it is sure, a proceed of which not all reads are known to hold."""
+    def _repeat(self, one: OneProceed | OneResolution) -> None:
+        """Repeat the execution, once it is sure."""
         if self._is_current(one):
             self._forget(one)
             self._report(Lost(one.id) if one.sure else Failed(one.id))
@@ -344,12 +348,10 @@ class OptimisticWorker:
         return self._proceeds.get(id) or self._resolutions.get(id)
 
     def _abort(self, id: ExecutionId) -> None:
-        one = self._execution(id)
-        if one is None:
-            return
-        self._forget(one)
-        if one.task is not None:
-            one.task.cancel()
+        if (one := self._execution(id)) is not None:
+            self._forget(one)
+            if one.task is not None:
+                one.task.cancel()
 
     def _put(self, one: OneResolution) -> None:
         self._predicted.put(one.step, one.writes, one.events)
@@ -371,14 +373,12 @@ class OptimisticWorker:
             self._predicted.retract(step, [name], ())
             return
         one = self._resolutions.pop(id, None)
-        if one is None or not one.is_predicted:
-            return
-        names = [self._names[agent] for agent in one.agents]
-        self._predicted.retract(one.step, one.writes, names)
+        if one is not None and one.is_predicted:
+            names = [self._names[agent] for agent in one.agents]
+            self._predicted.retract(one.step, one.writes, names)
 
     def _promote(self, id: ExecutionId) -> None:
-        one = self._execution(id)
-        if one is not None:
+        if (one := self._execution(id)) is not None:
             one.promote()
             for agent in one.agents:
                 self._client.promote(agent, one.step)

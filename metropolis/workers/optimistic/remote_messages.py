@@ -1,0 +1,95 @@
+"""What an optimistic run and its workers in other processes send each other.
+
+The run sends commands: Start, Answer, Stop. A worker sends messages: all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from metropolis.llm.agent import CallsMade
+from metropolis.llm.base import Completion, Request
+from metropolis.speculation.base import ExecutionId
+from metropolis.types import AgentId, Step
+from metropolis.world.parts import Changes
+
+CallNumber = int
+"""The number of a call among all calls of its worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Command: let an agent proceed."""
+
+    id: ExecutionId
+    agent: AgentId
+    step: Step
+    mind: Changes
+    """The mind before the execution, relative to that of the agent's last Start, if any."""
+    draws: Any
+    """The state of `Agent.random`, if it was used in this step."""
+    observation: bytes
+    """Pickled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Command: a piece of an answer, the whole answer, or the error of the call."""
+
+    call: CallNumber
+    item: str | Completion | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Command: nobody waits for the execution any more."""
+
+    id: ExecutionId
+
+
+Command = Start | Answer | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The execution makes a call."""
+
+    id: ExecutionId
+    call: CallNumber
+    request: Request
+    is_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Nobody waits for the call any more."""
+
+    id: ExecutionId
+    call: CallNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The execution has ended."""
+
+    id: ExecutionId
+    action: bytes
+    """Pickled."""
+    mind: Changes
+    """The mind after the execution, relative to that before it."""
+    draws: Any
+    """See Start."""
+    made: CallsMade
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The execution has ended with an error."""
+
+    id: ExecutionId
+    error: bytes
+    """Pickled."""
+
+
+Message = Called | Closed | Decided | Raised

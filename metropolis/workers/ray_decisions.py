@@ -1,0 +1,117 @@
+"""Agents of an optimistic run decide in actors on Ray; see `optimistic/remote_decisions.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import ray
+import ray.cloudpickle
+from ray.exceptions import RayActorError, RayTaskError
+
+from metropolis.workers.module_shipping import ImportedSources, sources_of
+from metropolis.workers.optimistic.decisions import WorkerLostError
+from metropolis.workers.optimistic.minds import Minds
+from metropolis.workers.optimistic.remote_decisions import RemoteDecisions
+from metropolis.workers.optimistic.remote_host import HostSpec, ProceedHost
+from metropolis.workers.optimistic.remote_messages import Command, Message
+from metropolis.workers.ray import (
+    SPREAD,
+    WatchedActor,
+    cause_of,
+    not_importable,
+    pickled,
+    print_stalls,
+)
+from metropolis.workers.ray_cluster import join_ray
+from metropolis.workers.watchdog import Watchdog
+
+
+class RayDecisions(RemoteDecisions):
+    """See RemoteDecisions; on the cluster at `address`, or one on this machine that ends with it.
+
+    The number of workers is `count`, by default the number of CPUs.
+    """
+
+    def __init__(
+        self, spec: HostSpec, minds: Minds, count: int | None, address: str | None
+    ) -> None:
+        """Raises MetropolisError."""
+        self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)
+        arguments = (
+            ray.put(pickled(spec)),
+            sources_of({type(spec.world), *map(type, spec.agents)}),
+        )
+        remote = ray.remote(**SPREAD)(_Host)
+
+        def connect() -> _RayLink:
+            return _RayLink(remote.remote(*arguments))
+
+        count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        super().__init__(connect, count, minds, ray.cloudpickle.dumps, ray.cloudpickle.loads)
+
+    async def end(self) -> None:
+        """See Decisions."""
+        await super().end()
+        if self._leave_cluster is not None:
+            self._leave_cluster()
+
+
+class _Host(WatchedActor):
+    def __init__(self, spec: bytes, sources: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__()
+        sys.meta_path.insert(0, ImportedSources(sources))
+        self._spec: HostSpec = ray.cloudpickle.loads(spec)
+        self._host = ProceedHost(self._spec, ray.cloudpickle.dumps, ray.cloudpickle.loads)
+        self._watchdog: Watchdog | None = None
+
+    async def receive(self, batch: int, commands: Sequence[Command]) -> None:
+        self._host.receive(batch, commands)
+
+    async def messages(self) -> list[Message]:
+        if self._watchdog is None:
+            spec, loop = self._spec, asyncio.get_running_loop()
+            self._watchdog = Watchdog(spec.invocations, loop, spec.stall_s, self.stalls.put)
+            self._watchdog.__enter__()  # until the process ends
+            gc.collect()  # otherwise collections scan all that Ray imports
+            gc.freeze()
+        return await self._host.messages()
+
+
+class _RayLink:
+    """See Link."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._watching: asyncio.Task[None] | None = None
+
+    def send(self, batch: int, commands: Sequence[Command]) -> None:
+        """See Link."""
+        self._actor.receive.remote(batch, commands)
+
+    async def receive(self) -> Sequence[Message]:
+        """See Link."""
+        if self._watching is None:
+            self._watching = asyncio.ensure_future(print_stalls(self._actor))
+        try:
+            found: Sequence[Message] = await self._actor.messages.remote()
+            return found
+        except RayTaskError as error:
+            raise cause_of(error) from None
+        except RayActorError as error:
+            self.close()
+            reason = str(error).splitlines()[-1]
+            if error.actor_init_failed:
+                raise not_importable(reason) from error
+            raise WorkerLostError(f"a worker on Ray is gone ({reason})") from error
+
+    def close(self) -> None:
+        """See Link."""
+        if self._watching is not None:
+            self._watching.cancel()
+        with suppress(ValueError):  # the cluster is gone
+            ray.kill(self._actor)

@@ -1,0 +1,255 @@
+"""Optimistic runs whose agents decide in other processes, over links that delay and break."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request
+from metropolis.llm.client import Client
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
+from metropolis.types import MetropolisError
+from metropolis.workers.optimistic.decisions import Decisions, WorkerLostError
+from metropolis.workers.optimistic.remote_decisions import RemoteDecisions
+from metropolis.workers.optimistic.remote_host import HostSpec, ProceedHost
+from metropolis.workers.optimistic.remote_messages import Command, Message
+from metropolis.world.base import Agent
+from metropolis.world.user_errors import explanation_of
+from tests.runtime.walkers import Meadow, PlainWalker, Walker, author, choose
+
+WORKERS = 2
+
+
+class Link:
+    """A link to a host in this process; what it carries is pickled, late and in any order.
+
+    With probability `loss` the worker is lost instead of sending its messages.
+    """
+
+    def __init__(self, spec: HostSpec, draw: Random, loss: float) -> None:
+        copied: HostSpec = deepcopy(spec)
+        self.host = ProceedHost(copied, pickle.dumps, pickle.loads)
+        self._draw, self._loss = draw, loss
+        self._is_lost = False
+
+    def send(self, batch: int, commands: Sequence[Command]) -> None:
+        carried = pickle.dumps((batch, commands))
+        asyncio.get_running_loop().call_later(0.002 * self._draw.random(), self._deliver, carried)
+
+    def _deliver(self, carried: bytes) -> None:
+        if not self._is_lost:
+            self.host.receive(*pickle.loads(carried))
+
+    async def receive(self) -> Sequence[Message]:
+        messages = await self.host.messages()
+        if self._draw.random() < self._loss:
+            self.close()
+            raise WorkerLostError("it was lost")
+        received: Sequence[Message] = pickle.loads(pickle.dumps(messages))
+        return received
+
+    def close(self) -> None:
+        self._is_lost = True
+        for task in self.host.tasks:
+            task.cancel()
+
+
+@dataclass
+class Chaos:
+    seed: int = 0
+    loss: float = 0.0
+    links: int = 0
+    """The links that were made."""
+
+    def decisions(
+        self, _workers: Any, _address: Any, spec: Any, local: Any, minds: Any
+    ) -> Decisions:
+        host = HostSpec(
+            spec.world,
+            spec.agents,
+            spec.client.backend,
+            spec.client.models,
+            spec.seed,
+            keep_text=spec.keep_text,
+            began_s=time.time() - local.clock(),
+            invocations=spec.invocations,
+            stall_s=0,
+        )
+        draw = Random(self.seed)
+
+        def connect() -> Link:
+            self.links += 1
+            return Link(host, draw, self.loss)
+
+        return RemoteDecisions(connect, WORKERS, minds, pickle.dumps, pickle.loads)
+
+
+@dataclass
+class Streams(Walker):
+    """Reads the beginnings of streams, and makes calls at the same time."""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        said = ""
+        async for piece in llm.stream(f"{observation}", function="think", max_tokens=40):
+            said += piece
+            if len(said) > 3:
+                break
+        self.memory.append(said[:3])
+        both = await asyncio.gather(llm.chat("one", max_tokens=5), llm.chat("two", max_tokens=5))
+        self.memory.append(both[0].text + both[1].text)
+        return choose(self, observation)
+
+
+class Late(Scripted):
+    """Answers in any order."""
+
+    def __init__(self) -> None:
+        super().__init__(author)
+        self._draw = Random(7)
+        self.sent: list[tuple[int, int, str]] = []
+
+    async def complete(self, request: Request) -> Completion:
+        self.sent.append((request.agent, request.step, request.digest))
+        await asyncio.sleep(0.002 * self._draw.random())
+        return await super().complete(request)
+
+
+def run(kind: type[Agent], chaos: Chaos | None, steps: int = 12, **how: Any) -> RunResult:
+    world = Meadow(6, side=8, joint=1)
+    agents = [kind(name) for name in world.names]  # type: ignore[call-arg]
+    mode = "lockstep" if chaos is None else "optimistic"
+    llm = how.pop("llm", None) or Late()
+    with pytest.MonkeyPatch.context() as patch:
+        if chaos is not None:
+            patch.setattr("metropolis.runtime.live.optimistic.make_decisions", chaos.decisions)
+        return Simulation(world, agents, Client(llm), mode=mode, waste_budget=1.0, **how).run(steps)
+
+
+@pytest.mark.parametrize("kind", [Walker, PlainWalker, Streams])
+@settings(max_examples=8)
+@given(seed=st.integers(0, 1000), loss=st.sampled_from([0.0, 0.02]))
+def test_the_history_is_lockstep_s(kind: type[Agent], seed: int, loss: float) -> None:
+    chaos = Chaos(seed, loss)
+    remote, known = run(kind, chaos, seed=seed), run(kind, None, seed=seed)
+    assert remote.history_sha256 == known.history_sha256
+    assert remote.calls == known.calls
+    assert loss or chaos.links == WORKERS
+    if kind is Streams:
+        return  # whether a stream ends before its reader leaves is a matter of time
+    for column in ("step", "agent", "function", "prompt_tokens", "output_tokens", "parents"):
+        ours, theirs = getattr(remote.trace.calls, column), getattr(known.trace.calls, column)
+        assert (ours == theirs).all(), column
+
+
+def test_known_answers_are_not_bought_again_when_workers_are_lost() -> None:
+    chaos, llm = Chaos(3, loss=0.05), Late()
+    result = run(Walker, chaos, 20, llm=llm)
+    assert chaos.links > WORKERS + 3
+    assert len(set(llm.sent)) == len(llm.sent)
+    assert result.history_sha256 == run(Walker, None, 20).history_sha256
+
+
+def test_workers_that_are_always_lost_end_the_run() -> None:
+    with pytest.raises(MetropolisError, match="ended 3 times without a decision in between: it"):
+        run(Walker, Chaos(loss=1.0))
+
+
+@dataclass
+class Fails(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.step == 4 and self.name == "w02":
+            raise KeyError("apple")
+        return await super().proceed(observation, llm)
+
+
+class OddError(Exception):
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}, because {why}")
+
+
+@dataclass
+class FailsOddly(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.step == 4 and self.name == "w02":
+            raise OddError("it is over", "time is up")
+        return await super().proceed(observation, llm)
+
+
+@pytest.mark.parametrize("kind", [Fails, FailsOddly])
+def test_errors_of_agents_are_those_of_a_run_in_one_process(kind: type[Agent]) -> None:
+    sentences = []
+    for chaos in (Chaos(), None):
+        with pytest.raises(Exception) as caught:  # noqa: PT011 -- of two kinds
+            run(kind, chaos)
+        sentences.append(explanation_of(caught.value) or str(caught.value))
+    assert sentences[0] == sentences[1]
+    assert "step 4, agent 'w02'" in sentences[0]
+
+
+class Shows(Meadow):
+    """Lets agents read the world themselves."""
+
+    def observe(self, view: Any) -> Any:
+        return view
+
+
+def test_a_view_is_no_observation_for_another_process() -> None:
+    world, chaos = Shows(2), Chaos()
+    agents = [Walker(name) for name in world.names]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("metropolis.runtime.live.optimistic.make_decisions", chaos.decisions)
+        simulation = Simulation(world, agents, Client(Late()), mode="optimistic")
+        with pytest.raises(MetropolisError, match=r"step 0, agent 'w00': what it observes cannot"):
+            simulation.run(3)
+
+
+@dataclass
+class Impatient(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(llm.chat("never", max_tokens=9), 0.001)
+        return choose(self, observation)
+
+
+class Never(Late):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled = 0
+
+    async def complete(self, request: Request) -> Completion:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self.cancelled += 1
+        return await super().complete(request)
+
+
+def test_a_call_that_is_given_up_is_cancelled() -> None:
+    llm = Never()
+    run(Impatient, Chaos(), 3, llm=llm)
+    assert llm.cancelled >= 6 * 3
+
+
+def test_a_budget_ends_the_run() -> None:
+    world, chaos = Meadow(6, side=8), Chaos()
+    client = Client(Late(), max_tokens=3000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("metropolis.runtime.live.optimistic.make_decisions", chaos.decisions)
+        agents = [Walker(name) for name in world.names]
+        simulation = Simulation(world, agents, client, mode="optimistic", waste_budget=1.0)
+        result = simulation.run(50)
+    assert result.stopped is not None
+    assert result.steps < 50
