@@ -32,7 +32,10 @@ class DamagedError(MetropolisError):
     def __init__(self, flaw: str, repair: str, path: Path | None = None) -> None:
         """`flaw` names the file and what is wrong; `path` is the file; None: more than one."""
         super().__init__(f"{flaw}; {repair}")
-        self.flaw, self.path = flaw, path
+        self.flaw, self.path, self._repair = flaw, path, repair
+
+    def __reduce__(self) -> tuple[type[DamagedError], tuple[str, str, Path | None]]:
+        return DamagedError, (self.flaw, self._repair, self.path)
 
 
 def write_object(path: Path, content: Mapping[str, Any]) -> None:

@@ -21,6 +21,17 @@ def shortened(names: Collection[str], most: int) -> str:
     return ", ".join([*names][:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def check_text(what: str, text: str) -> None:
+    """Raise MetropolisError unless UTF-8 can represent `text`; `what` it is, such as "question"."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MetropolisError(
+            f"the {what} has the character {text[error.start]!r}, which is none of Unicode; write "
+            "it in UTF-8"
+        ) from error
+
+
 def check_name(kind: str, name: object, known: Collection[str]) -> None:
     """Raise MetropolisError unless `name` is among the `known` names of its `kind`."""
     if not isinstance(name, str) or name not in known:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Event
 from threading import Thread
 from typing import TypeVar
 
@@ -34,9 +36,11 @@ def in_processes(
     """
     context = get_context("spawn")
     completed: SimpleQueue[int] = context.SimpleQueue()
+    is_stopped = context.Event()
+    arguments = completed, is_stopped
     with (
         progress_bar(runs_per_task * len(tasks), "runs") as (advance, describe),
-        ProcessPoolExecutor(mp_context=context, initializer=_begin, initargs=(completed,)) as pool,
+        ProcessPoolExecutor(mp_context=context, initializer=_begin, initargs=arguments) as pool,
     ):
 
         def count() -> None:
@@ -46,9 +50,13 @@ def in_processes(
         # It is not waited for: a process that is killed may hold the queue for ever.
         Thread(target=count, daemon=True).start()
         found = pool.map(partial(_measure, measure), tasks)
-        for task, results in zip(tasks, found, strict=True):
-            describe(description(task))
-            yield task, results
+        try:
+            for task, results in zip(tasks, found, strict=True):
+                describe(description(task))
+                yield task, results
+        except BaseException:  # the pool would wait for all tasks
+            is_stopped.set()
+            raise
 
 
 def _measure(measure: Callable[[Task], Iterable[Found]], task: Task) -> list[Found]:
@@ -60,15 +68,17 @@ def _measure(measure: Callable[[Task], Iterable[Found]], task: Task) -> list[Fou
     return found
 
 
-def _begin(completed: SimpleQueue[int]) -> None:
-    """Prepare this process, which ends with its parent: that may be killed while a task runs."""
+def _begin(completed: SimpleQueue[int], is_stopped: Event) -> None:
+    """Prepare this process, which ends when it is told to, or with its parent, even in a task."""
     global _completed  # the only way to hand a queue to a process of a pool
     _completed = completed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this
     parent = parent_process()
     assert parent is not None
 
-    def end() -> None:
-        parent.join()
+    def end(wait: Callable[[], object]) -> None:
+        wait()
         os._exit(1)
 
-    Thread(target=end, daemon=True).start()
+    for wait in (parent.join, is_stopped.wait):
+        Thread(target=end, args=(wait,), daemon=True).start()

@@ -14,7 +14,7 @@ from metropolis.cli.run_report import clock, filled
 from metropolis.cli.terminal import without_controls
 from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
-from metropolis.names import check_name
+from metropolis.names import check_name, check_text
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.interview import interview
@@ -55,6 +55,7 @@ def command(
     """
     if not question.strip():
         raise MetropolisError("the question is empty; write it in quotes after RUN")
+    check_text("question", question)
     folder = run_folder(run)
     changed = on_command_line({"model": model}) | {"llm": llm, "engine": ()}
     options = options_of(folder, changed, trust=trust)

@@ -18,6 +18,7 @@ from metropolis.cli.live import (
     run_scenario,
 )
 from metropolis.cli.run_options import (
+    STEPS_MAX,
     RunOptions,
     absolute_name,
     latest_folder,
@@ -55,7 +56,9 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 @click.argument("world", required=False)
 @click.option("--agents", type=_COUNT, help="Number of agents. [default: the world's own]")
 @click.option("--hours", type=_POSITIVE, help="Length in simulated hours.")
-@click.option("--steps", type=_COUNT, help="Length in steps. [default: the world's own]")
+@click.option(
+    "--steps", type=Integer(1, STEPS_MAX), help="Length in steps. [default: the world's own]"
+)
 @click.option(
     "--mode",
     type=NamedChoice(LIVE_MODES),

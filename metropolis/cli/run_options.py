@@ -36,6 +36,8 @@ from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import Scenario, make_scenario
 
 RUNS = Path("runs")
+STEPS_MAX = 1_000_000_000
+"""Of a run; steps are numbers of 32 bits."""
 FIXED_OPTIONS = ("world", "agents", "seed")
 """Options that a resumed run cannot change: its history depends on them."""
 
@@ -158,9 +160,16 @@ class RunOptions:
         return scenario
 
     def last_step(self, scenario: Scenario) -> Step:
-        """Return the number of steps the run has at its end."""
+        """Return the number of steps the run has at its end. Raises MetropolisError above 10^9."""
         if self.hours is not None:
-            return ceil(self.hours * 3600 / scenario.world.step_s - 1e-9)
+            step_s = scenario.world.step_s
+            steps = ceil(self.hours * 3600 / step_s - 1e-9)
+            if steps > STEPS_MAX:
+                raise MetropolisError(
+                    f"--hours is {self.hours:g}, which are {steps:,} steps of {step_s:g} s; a run "
+                    f"has at most {STEPS_MAX:,}"
+                )
+            return steps
         return scenario.steps if self.steps is None else self.steps
 
     def backend(self, scenario: Scenario, log: Callable[[str], None] = lambda _: None) -> Backend:

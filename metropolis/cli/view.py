@@ -13,6 +13,7 @@ from metropolis.cli.run_options import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.names import check_name
 from metropolis.runtime.replays.modes import OUT_OF_ORDER
+from metropolis.trace.parquet import check_target
 from metropolis.viewer.browser import open_browser
 from metropolis.viewer.data.opening import RACED, open_sides
 from metropolis.viewer.data.side import Side
@@ -65,6 +66,7 @@ def command(
     if out is None:
         show(sides, host, port or 0, opens=opens)
     else:
+        check_target(out)
         for note in write_page(out, sides):
             click.echo(f"metropolis: {note}", err=True)
         click.echo(f"wrote {out}")

@@ -34,6 +34,8 @@ from metropolis.types import MetropolisError
 METADATA_KEY = b"metropolis"
 IN_RUN = "trace.parquet"
 """The name of the trace in a run's folder."""
+RUN_FILES = {IN_RUN, "run.json", "store.json", "view.json", "replay.json"}
+"""The files of a run's folder that are not lines."""
 SCHEMA = pa.schema(
     [
         pa.field("step", pa.int32(), nullable=False),
@@ -53,11 +55,33 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
 
 
 def check_target(path: str | Path, *sources: Path) -> Path:
-    """The file that a write to `path` creates or replaces, with links resolved.
+    """The file that a command's write to `path` creates or replaces, with links resolved.
 
-    Raises `MetropolisError` if it is not a regular file, is one of `sources` or a JSON or CSV file
-    in one of them, or its folder is not writable.
+    Raises `MetropolisError` as `write_trace` does, or if the file is one of `sources`, a JSON or
+    CSV file in one of them, or a run's own.
     """
+    target = _writable(path)
+    if not target.exists():
+        return target
+    if any(
+        source.exists()
+        and (
+            target.samefile(source)
+            or (target.suffix in (".json", ".csv") and target.is_relative_to(source.resolve()))
+        )
+        for source in sources
+    ):
+        raise MetropolisError(f"{path}: is read as input; --out should be another file")
+    for folder in target.parents:
+        is_own = target.parent != folder or target.name in RUN_FILES or target.suffix == ".jsonl"
+        if is_own and (folder / "run.json").is_file():
+            raise MetropolisError(
+                f"{path}: belongs to the run in {folder}; --out should be another file"
+            )
+    return target
+
+
+def _writable(path: str | Path) -> Path:
     target = Path(os.path.realpath(path))
     if os.path.lexists(target) and not os.path.isfile(target):
         reason = "it is not a regular file"
@@ -65,15 +89,6 @@ def check_target(path: str | Path, *sources: Path) -> Path:
         reason = "its folder does not exist"
     elif not os.access(target.parent, os.W_OK | os.X_OK):
         reason = "its folder may not be written to"
-    elif os.path.exists(target) and any(
-        os.path.exists(source)
-        and (
-            os.path.samefile(target, source)
-            or (target.suffix in (".json", ".csv") and target.is_relative_to(source.resolve()))
-        )
-        for source in sources
-    ):
-        raise MetropolisError(f"{path}: is read as input; --out should be another file")
     else:
         return target
     raise MetropolisError(
@@ -95,7 +110,7 @@ def write_pieces(pieces: Iterable[Trace], path: str | Path) -> None:
     Only one piece is in memory at a time. The trace starts when its first piece does.
     """
     path = Path(path)
-    target = check_target(path)
+    target = _writable(path)
     unfinished = target.parent / f".{target.name}.{uuid4().hex[:8]}"
     try:
         with unfinished.open("xb") as file:
@@ -159,6 +174,11 @@ def read_trace(path: str | Path) -> Trace:
     """
     path = Path(path)
     if path.is_dir():
+        if not (path / IN_RUN).is_file() and (path / "run.json").is_file():
+            raise MetropolisError(
+                f"{path}: the run has not ended, and its trace is written at the end; continue it "
+                f"with: metropolis resume {path}"
+            )
         if not (path / IN_RUN).is_file():
             raise MetropolisError(
                 f"{path}: is a folder without {IN_RUN}; name a trace or the folder of a run"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from metropolis.types import AgentId
 from metropolis.world.base import Agent
 from metropolis.world.parts import Changes, ChunkCache, Parts, changed_parts, from_parts
-from metropolis.world.saving import restore, save_parts
+from metropolis.world.saving import Sample, check_saved, restore, save_parts
 
 
 class Minds:
@@ -20,6 +20,7 @@ class Minds:
 
     def __init__(self, agents: Sequence[Agent]) -> None:
         self._agents = agents
+        self._sample = Sample()
         self._stored: dict[AgentId, Parts] = {}
         self._chunks: dict[AgentId, ChunkCache] = defaultdict(dict)
 
@@ -30,7 +31,13 @@ class Minds:
             self._stored[agent] = parts
 
     def changes(self, agent: AgentId) -> Changes:
-        """Changes of the agent's mind to commit; assumes that the commit succeeds."""
-        now = save_parts(self._agents[agent], self._chunks[agent])
+        """Changes of the agent's mind to commit; assumes that the commit succeeds.
+
+        Raises MetropolisError if it cannot be restored; a sample is checked.
+        """
+        of = self._agents[agent]
+        now = save_parts(of, self._chunks[agent])
+        if self._sample.takes(type(of)):
+            check_saved(of, from_parts(now))
         before, self._stored[agent] = self._stored[agent], now
         return changed_parts(before, now)

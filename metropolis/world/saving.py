@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
@@ -39,14 +41,89 @@ def save_json(agent: Agent) -> msgspec.Raw:
         return to_json(_state(agent), _encode)
 
 
+class Sample:
+    """What to check of what occurs often: the first 20 of each kind, then ever fewer."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[type] = Counter()
+        self._next: dict[type, int] = {}
+
+    def takes(self, kind: type) -> bool:
+        """Whether to check this one, of `kind`."""
+        self._seen[kind] += 1
+        seen = self._seen[kind]
+        if seen < self._next.get(kind, 0):
+            return False
+        self._next[kind] = max(seen + 1, int(1.05 * seen))
+        return True
+
+
+def check_saved(agent: Agent, saved: Any) -> None:
+    """Raise MetropolisError if `saved`, the state of `agent`, does not restore it."""
+    if hasattr(agent, "save"):
+        return
+    check_names(agent)
+    restored = copy(agent)
+    restore(restored, saved)
+    for each in fields(agent):  # type: ignore[arg-type]
+        if each.name.startswith("_"):
+            continue
+        if not _is_same(getattr(agent, each.name), getattr(restored, each.name)):
+            raise MetropolisError(
+                f"the field {each.name!r} of the agent {agent.name!r} "
+                f"({type(agent).__name__}) is not restored as it was saved; its type should "
+                "name that of its items, as in list[tuple[int, str]] or dict[int, str]"
+            )
+
+
+def check_names(agent: Agent) -> None:
+    """Raise MetropolisError if `agent` has state beside its fields, which is not saved."""
+    if hasattr(agent, "save"):
+        return
+    for name in vars(agent).keys() - _known_names(type(agent)):
+        if not name.startswith("_"):
+            raise MetropolisError(
+                f"the agent {agent.name!r} ({type(agent).__name__}) has set {name!r}, which is not "
+                "one of its fields and is not saved; declare a field"
+            )
+
+
+@cache
+def _known_names(kind: type[Agent]) -> frozenset[str]:
+    """Fields and class attributes, cached properties among them."""
+    return frozenset([*dir(kind), *(each.name for each in fields(kind))])  # type: ignore[arg-type]
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether two values are equal, and of equal types."""
+    if isinstance(a, np.ndarray | np.generic):
+        return bool(np.array_equal(a, b))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return _is_same(list(a.items()), list(b.items()))
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    if is_dataclass(a):
+        return all(_is_same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    return bool(a == b)
+
+
 class SavedWhenRead(Mapping[int, msgspec.Raw]):
-    """The saved states of `agents` by number, as of the moment they are looked up, as JSON."""
+    """The saved states of `agents` by number, as of the moment they are looked up, as JSON.
+
+    Looking up raises MetropolisError if the state cannot be restored; a sample is checked.
+    """
 
     def __init__(self, agents: Sequence[Agent]) -> None:
-        self._agents = agents
+        self._agents, self._sample = agents, Sample()
 
     def __getitem__(self, number: int) -> msgspec.Raw:
-        return save_json(self._agents[number])
+        agent = self._agents[number]
+        saved = save_json(agent)
+        if self._sample.takes(type(agent)):
+            check_saved(agent, msgspec.json.decode(saved))
+        return saved
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self._agents)))
@@ -99,15 +176,16 @@ def restore(agent: Agent, saved: Any) -> None:
     if hasattr(agent, "restore"):
         agent.restore(saved)
         return
-    try:
-        for name, kind in _fields(type(agent), agent.name).items():
+    for name, kind in _fields(type(agent), agent.name).items():
+        try:
             value = msgspec.convert(saved[name], kind, str_keys=True, dec_hook=_decode)
             setattr(agent, name, value)
-    except (TypeError, KeyError, msgspec.ValidationError) as error:
-        raise MetropolisError(
-            f"the agent {agent.name!r} ({type(agent).__name__}) cannot be restored from its "
-            f"saved state ({error}); it should have the fields it had when it was saved"
-        ) from error
+        except (TypeError, KeyError, msgspec.ValidationError) as error:
+            raise MetropolisError(
+                f"the field {name!r} of the agent {agent.name!r} ({type(agent).__name__}) cannot "
+                f"be restored from its saved state ({error}); the agent should have the fields, "
+                "and the types of fields, that it had when it was saved"
+            ) from error
 
 
 @cache

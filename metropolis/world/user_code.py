@@ -6,13 +6,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
 from pathlib import Path
+from sysconfig import get_path
 from traceback import extract_tb
 from typing import Any
 
 from metropolis.types import MetropolisError
+
+_INSTALLED = [get_path("purelib"), get_path("platlib")]
 
 
 def names_file(reference: str) -> bool:
@@ -44,9 +48,9 @@ def load_function(
     assert spec.loader is not None
     assert spec.origin is not None
     file = spec.origin
-    if path.stem in sys.stdlib_module_names:
+    if path.stem in sys.stdlib_module_names or PathFinder.find_spec(path.stem, _INSTALLED):
         raise MetropolisError(
-            f"{path} has the name of a module of Python, which it would replace; rename the file"
+            f"{path} has the name of an installed module, which it would replace; rename the file"
         )
     module = module_from_spec(spec)
     sys.modules[path.stem] = module  # get_type_hints looks up the agents' field types there
@@ -84,7 +88,9 @@ def _errors_with_lines(file: str) -> Iterator[None]:
     except MetropolisError:
         raise
     except (Exception, SystemExit) as error:
-        where = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else file
+        where = file
+        if isinstance(error, SyntaxError) and error.filename is not None:
+            where = f"{error.filename}:{error.lineno}"
         raise MetropolisError(
             describe_error_in(file, error) or _describe_error_at(where, error)
         ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -34,6 +36,21 @@ def test_they_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path) as parent:
         assert eventually(lambda: bool(pids(tmp_path)))
         parent.kill()
+    assert eventually(lambda: all(map(has_ended, pids(tmp_path))))
+
+
+def test_ctrl_c_ends_them(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with subprocess.Popen(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as parent:
+        assert eventually(lambda: len(pids(tmp_path)) == 2)
+        os.killpg(parent.pid, signal.SIGINT)  # as a terminal does
+        assert parent.wait(30) != 0
     assert eventually(lambda: all(map(has_ended, pids(tmp_path))))
 
 

@@ -35,6 +35,10 @@ SERVER = ("--llm", "http://127.0.0.1:9")
             ("meadow.py", "--mode", "optimistic", "--store", "embedded", "--workers", "2"),
             "an optimistic run has one worker",
         ),
+        (
+            ("meadow.py", "--hours", "1e9"),
+            "--hours is 1e+09, which are 360,000,000,000 steps of 10 s; a run has at most 1,000",
+        ),
         (("meadow.py", "--waste-budget", "0.1"), "--waste-budget is for the mode optimistic"),
         (
             ("meadow.py", "--mode", "lockstep", "--rule", "versioned"),

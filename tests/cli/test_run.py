@@ -106,6 +106,18 @@ def test_a_finished_run_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None
         assert again["usage"] == uninterrupted["usage"]
 
 
+def test_a_resumed_run_keeps_the_steps_that_are_recorded(run: Run) -> None:
+    summary(run, "meadow.py", "--steps", "6", "--out", "it")
+    for file in Path("it/checkpoints").iterdir():
+        file.unlink()  # as of a run that was killed before its first checkpoint
+    before = Path("it/history.jsonl").read_bytes()
+    status, out, err = run("resume", "it", "--steps", "4")
+    assert (status, out) == (2, "")
+    assert err == "metropolis: the run has already reached step 6; it cannot end at 4\n"
+    assert Path("it/history.jsonl").read_bytes() == before
+    assert summary(run, "resume", "it", "--steps", "7")["steps"] == 7
+
+
 def test_options_that_were_edited_are_checked(run: Run) -> None:
     summary(run, "meadow.py", "--steps", "2")
     file = Path("runs/meadow-1/run.json")

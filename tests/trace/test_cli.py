@@ -116,6 +116,19 @@ def test_out_is_checked_before_the_work(tmp_path: Path) -> None:
                 trace(*arguments, "--out", out)
 
 
+def test_out_is_no_file_of_a_run(tmp_path: Path) -> None:
+    write_trace(rich_trace(3, 2, 6, mapped=True), tmp_path / "trace.parquet")
+    (tmp_path / "calls").mkdir()
+    for name in ("run.json", "journal.jsonl", "calls/1.jsonl.gz", "mine.parquet"):
+        (tmp_path / name).write_text("{}")
+    for name in ("run.json", "journal.jsonl", "calls/1.jsonl.gz", "trace.parquet"):
+        said = "is read as input" if name == "run.json" else "belongs to the run in"
+        with pytest.raises(MetropolisError, match=f"{name}: {said}"):
+            trace("tile", tmp_path, "--copies", 2, "--out", tmp_path / name)
+    for name in ("mine.parquet", "new.parquet"):
+        assert trace("tile", tmp_path, "--copies", 2, "--out", tmp_path / name).exit_code == 0
+
+
 def test_out_is_no_file_of_a_folder_that_is_read(tmp_path: Path) -> None:
     folder = recordings.environment(recordings.walkers(0, 2, 3), tmp_path)
     arguments = ("import", folder, "--radius", 4, "--out")

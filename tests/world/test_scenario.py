@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from metropolis.types import MetropolisError
@@ -53,12 +54,13 @@ def test_arguments_of_a_wrong_type_are_told(given: dict[str, Any], sentence: str
         make_scenario(**given)
 
 
-def test_a_file_does_not_replace_a_module_of_python(tmp_path: Path) -> None:
-    path = tmp_path / "json.py"
-    path.write_text("def make():\n    pass\n")
-    with pytest.raises(MetropolisError, match=r"json\.py has the name of a module of Python"):
-        load_function(f"{path}:make", "makes a scenario")
-    assert sys.modules["json"] is json
+def test_a_file_does_not_replace_an_installed_module(tmp_path: Path) -> None:
+    for name, module in (("json.py", json), ("msgspec.py", msgspec)):
+        path = tmp_path / name
+        path.write_text("def make():\n    pass\n")
+        with pytest.raises(MetropolisError, match=f"{name} has the name of an installed module"):
+            load_function(f"{path}:make", "makes a scenario")
+        assert sys.modules[path.stem] is module
     path = path.rename(tmp_path / "faulty_town.py")
     path.write_text("1 / 0\n")
     before = [*sys.path]

@@ -18,7 +18,8 @@ class Replay:
     def __init__(self, path: str | Path, *, name: str = REPLAY) -> None:
         self.path, self.name = Path(path), name
         if not self.path.is_file():
-            raise MetropolisError(f"{self.path} does not exist; name the journal of an earlier run")
+            flaw = "is not a file" if self.path.exists() else "does not exist"
+            raise MetropolisError(f"{self.path} {flaw}; name the journal of an earlier run")
         self._answers = dict(read_journal(self.path))
 
     def __str__(self) -> str:

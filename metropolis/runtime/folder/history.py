@@ -124,6 +124,8 @@ class HistoryWriter:
         self.calls = 0
         """Total of the steps so far."""
         self._before: tuple[Step, str] = 0, ""
+        self.recorded = 0
+        """The number of steps that the file had."""
         self.notes: list[str] = []
         """Extended if repeated steps differ from those that were cut off."""
         self._file = LineFile(path, HISTORY, run) if path else None
@@ -145,7 +147,7 @@ class HistoryWriter:
             for cut in lines:
                 digest.update(cut.content + b"\n")
                 found += 1
-        self._before = found, digest.hexdigest()
+        self._before, self.recorded = (found, digest.hexdigest()), found
         return None if last is None else last.line
 
     def append(self, record: StepRecord, calls: int = 0) -> None:

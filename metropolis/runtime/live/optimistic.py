@@ -12,6 +12,7 @@ from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.client import Client
 from metropolis.llm.usage import FREE
 from metropolis.rules.rules import Rule
+from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.runtime.live.setup import bodies
 from metropolis.runtime.live.worker_pool import make_decisions
 from metropolis.speculation.native import NativeSpeculation
@@ -80,19 +81,19 @@ class OptimisticWorkerPool:
         store: Store,
         spec: WorkerSpec,
         observer: Observer | None,
-        workers: int | str,
-        ray_address: str | None,
+        configuration: RunConfiguration,
         *,
         shared: bool,
     ) -> None:
         """Commit to `store`; `shared`: it shares its data with the worker.
 
-        `spec` is that of a worker that does not run ahead. Agents decide in `workers`, see
-        `RunConfiguration`. Raises MetropolisError if these are unavailable.
+        `spec` is that of a worker that does not run ahead. Agents decide where `configuration`
+        says. Raises MetropolisError if that is not available.
         """
         self._store, self._spec, self.shared = store, spec, shared
         self._observer = observer
-        self._decisions = make_decisions(workers, ray_address, spec, self._local, self._minds)
+        where = configuration.workers, configuration.ray_address
+        self._decisions = make_decisions(*where, spec, self._local, self._minds)
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""

@@ -24,19 +24,23 @@ from metropolis.timeline.reader import TimelineFollower
 from metropolis.timeline.writer import TimelineWriter
 from metropolis.trace.validate import validate_meta
 from metropolis.types import Position, Step
-from metropolis.world.base import World
+from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
+from metropolis.world.saving import check_saved, save
 
 
 class Recording:
-    """The records of one run of `world` with the agents `names`.
+    """The records of one run of `world` with `agents`.
 
-    Opens the run's folder, if it has one: raises MetropolisError if that is not possible, or if its
-    world cannot be recorded in a trace.
+    Opens the run's folder, if it has one: raises MetropolisError if that is not possible, if its
+    world cannot be recorded in a trace, or if an agent cannot be saved.
     """
 
-    def __init__(self, world: World, names: Sequence[str], configuration: RunConfiguration) -> None:
+    def __init__(
+        self, world: World, agents: Sequence[Agent], configuration: RunConfiguration
+    ) -> None:
+        names = [agent.name for agent in agents]
         self._world, self._names, self._configuration = world, names, configuration
         out = configuration.out
         self.directory = None if out is None else RunDirectory(Path(out))
@@ -50,11 +54,18 @@ class Recording:
         """The steps so far, of a run without a folder."""
         if self.directory is not None:
             validate_meta(trace_meta(world, names), f"the world {world.name!r}")
+            for agent in agents:  # not only at the first checkpoint, after minutes
+                check_saved(agent, save(agent))
             self.checkpoint = self.directory.open(
                 configuration.resume, world.name, self.seed, configuration.about or {}
             )
             for branch in self.directory.lineage[-1:]:
                 self.seed = branch.seed
+
+    @property
+    def recorded(self) -> Step:
+        """The number of steps that were recorded before this process."""
+        return self.recorder.history.recorded
 
     @property
     def notes(self) -> list[str]:

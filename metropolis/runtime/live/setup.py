@@ -147,13 +147,13 @@ def checked_reach(world: World) -> Reach:
     return world.reach
 
 
-def check_steps(steps: Step, first_step: Step) -> None:
-    """Raise MetropolisError unless a run at `first_step` can end at `steps`."""
+def check_steps(steps: Step, recorded: Step) -> None:
+    """Raise MetropolisError unless a run of which `recorded` steps are known can end at `steps`."""
     if not isinstance(steps, int) or isinstance(steps, bool):
         raise MetropolisError(f"steps is {steps!r}; it should be a whole number")
-    if steps < first_step:
+    if steps < recorded:
         raise MetropolisError(
-            f"the run has already reached step {first_step}; it cannot end at {steps}"
+            f"the run has already reached step {recorded}; it cannot end at {steps}"
         )
 
 

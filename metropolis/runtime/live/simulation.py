@@ -99,7 +99,7 @@ class Simulation:
         self._reuse_guard = ReuseGuard(world, self.agents)
         self._metrics = _metrics_server(configuration.metrics_port)
         self._clock = RunClock(self.client.backend)
-        self._recording = Recording(world, names, configuration)
+        self._recording = Recording(world, self.agents, configuration)
         virtual = self._clock.virtual is not None
         self._stored = stored_run(configuration, self._recording.directory, virtual, world)
         self._invocations = Invocations()
@@ -148,7 +148,7 @@ class Simulation:
                 "an event loop is running in this thread, as in a notebook; "
                 "use `await asyncio.to_thread(simulation.run, steps)`"
             )
-        check_steps(steps, self.first_step)
+        check_steps(steps, max(self.first_step, self._recording.recorded))
         self._ran = True
         self._reuse_guard.start()
         simulated = self._clock.virtual is not None
@@ -275,8 +275,7 @@ class Simulation:
             stall_s=configuration.stall_s,
         )
         if optimistic is not None:
-            where = configuration.workers, configuration.ray_address
-            optimistic.use(stored.store, spec, timeline, *where, shared=stored.shared)
+            optimistic.use(stored.store, spec, timeline, configuration, shared=stored.shared)
             return optimistic
         return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
 

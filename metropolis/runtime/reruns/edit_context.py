@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from inspect import iscoroutine, isgenerator
 from typing import TypeVar
 
 import msgspec
@@ -20,9 +21,12 @@ SHOWN_NAMES = 8
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(slots=True)
 class Moment:
-    """The state that an edit may change, except positions of bodies and the set of agents."""
+    """The state that an edit may change, except positions of bodies and the set of agents.
+
+    Entities are frozen: `moment.entities[name] = replace(entity, state={**entity.state, …})`.
+    """
 
     step: Step
     entities: dict[str, Entity]
@@ -57,7 +61,10 @@ def edited(
     before = {entity.name: entity for entity in checkpoint.entities}
     events = list(checkpoint.events)
     moment = Moment(checkpoint.step, _ByName(before), events, _ByName(people))
-    edit(moment)
+    returned = edit(moment)
+    if iscoroutine(returned) or isgenerator(returned):
+        returned.close()
+        raise MetropolisError("the edit is an async function or a generator; use a plain function")
     _check(moment, world, people, checkpoint)
     minds_now, now = _minds(people.values()), moment.entities
     names = {name for name in people if minds[name] != minds_now[name]}
@@ -69,7 +76,9 @@ def edited(
         try:
             restore(agent, saved[name])
         except MetropolisError as error:
-            raise MetropolisError(f"the edit leaves an agent that is none: {error}") from error
+            raise MetropolisError(
+                f"the edit leaves a state that cannot be restored: {error}"
+            ) from error
     content = replace(
         checkpoint,
         entities=[now[name] for name in sorted(now)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metropolis.names import check_name
+from metropolis.names import check_name, check_text
 from metropolis.runtime.reruns.edit_context import Moment
 from metropolis.types import MetropolisError
 
@@ -20,6 +20,7 @@ class Whisper:
         object.__setattr__(self, "text", " ".join(self.text.split()))
         if not self.text:
             raise MetropolisError("the whisper is empty; write it in quotes after RUN")
+        check_text("whisper", self.text)
 
     def __call__(self, moment: Moment) -> None:
         """Whisper. Raises MetropolisError if there is no such agent, or it hears no whispers."""

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -122,6 +123,10 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     f"{path}, line 1: the column {field} is missing; the file should be JSON lines"
                     " or CSV with a header that has step and agent"
                 )
+        if twice := [field for field, count in Counter(header).items() if count > 1]:
+            raise MetropolisError(
+                f"{path}, line 1: has the column {brief(twice[0])} twice; each should be there once"
+            )
         for row in reader:
             place = f"{path}, line {reader.line_num}"
             if len(row) != len(header):

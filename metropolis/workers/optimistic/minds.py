@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from typing import Any
-
-import numpy as np
 
 from metropolis.types import AgentId, MetropolisError, Position, Step
 from metropolis.workers.optimistic.digests import mind_digest
 from metropolis.world.base import Agent
 from metropolis.world.parts import ChunkCache, Parts, from_parts
-from metropolis.world.saving import restore, restore_parts, save_parts
+from metropolis.world.saving import (
+    Sample,
+    check_names,
+    check_saved,
+    restore,
+    restore_parts,
+    save_parts,
+)
 
 
 @dataclass(eq=False)
@@ -48,8 +53,7 @@ class Minds:
         """Raises MetropolisError if an agent cannot be saved."""
         self._seed = seed
         self._chunks: list[ChunkCache] = [{} for _ in agents]
-        self._changes = [0 for _ in agents]
-        """The states of each agent that were saved."""
+        self._states, self._intents = Sample(), Sample()
         try:
             self._first = deepcopy(agents)
         except Exception as error:
@@ -68,12 +72,11 @@ class Minds:
         Raises MetropolisError if it cannot be restored; a sample of the states is checked.
         """
         saved = save_parts(agent, self._chunks[number])
-        _check_names(agent)
+        check_names(agent)
         if before is not None and saved == before:
             return before
-        self._changes[number] += 1
-        if self._is_sampled(number):
-            self._check(number, agent, saved)
+        if self._states.takes(type(agent)):
+            check_saved(agent, from_parts(saved))
         return saved
 
     def check_intent(self, number: AgentId, agent: Agent, saved: Parts) -> None:
@@ -81,30 +84,12 @@ class Minds:
 
         A sample is checked.
         """
-        if self._is_sampled(number) and save_parts(agent, self._chunks[number]) != saved:
+        is_checked = self._intents.takes(type(agent))
+        if is_checked and save_parts(agent, self._chunks[number]) != saved:
             raise MetropolisError(
                 f"step {agent.step}, agent {agent.name!r} ({type(agent).__name__}): its intent() "
                 "changes it; it may only tell where the agent expects to be"
             )
-
-    def _is_sampled(self, number: AgentId) -> bool:
-        """Whether to check the state that was saved last: the 1st, 2nd, 4th, 8th, …"""
-        return self._changes[number].bit_count() == 1
-
-    def _check(self, number: AgentId, agent: Agent, saved: Parts) -> None:
-        if hasattr(agent, "save"):
-            return
-        restored = deepcopy(self._first[number])
-        restore(restored, from_parts(saved))
-        for each in fields(agent):  # type: ignore[arg-type]
-            if each.name.startswith("_"):
-                continue
-            if not _is_same(getattr(agent, each.name), getattr(restored, each.name)):
-                raise MetropolisError(
-                    f"the field {each.name!r} of the agent {agent.name!r} "
-                    f"({type(agent).__name__}) is not restored as it was saved; its type should "
-                    "name that of its items, as in list[tuple[int, str]] or dict[int, str]"
-                )
 
     def of(self, number: AgentId, agent: Agent, before: Parts) -> Mind:
         """The mind of `agent` in the middle of its step; `before`: an earlier state of it."""
@@ -130,39 +115,6 @@ class Minds:
         for own, mind in zip(self._own, self.final, strict=True):
             if mind.agent is not own:
                 restore(own, from_parts(mind.saved))
-
-
-def _check_names(agent: Agent) -> None:
-    """Raise MetropolisError if `agent` has state beside its fields, which is not saved."""
-    if hasattr(agent, "save"):
-        return
-    for name in vars(agent).keys() - _known_names(type(agent)):
-        if not name.startswith("_"):
-            raise MetropolisError(
-                f"the agent {agent.name!r} ({type(agent).__name__}) has set {name!r}, which is not "
-                "one of its fields and is not saved; declare a field"
-            )
-
-
-@cache
-def _known_names(kind: type[Agent]) -> frozenset[str]:
-    """Fields and class attributes, cached properties among them."""
-    return frozenset([*dir(kind), *(each.name for each in fields(kind))])  # type: ignore[arg-type]
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    """Whether two values are equal, and of equal types."""
-    if isinstance(a, np.ndarray | np.generic):
-        return bool(np.array_equal(a, b))
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, Mapping):
-        return _is_same(list(a.items()), list(b.items()))
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(_is_same, a, b))
-    if is_dataclass(a):
-        return all(_is_same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
-    return bool(a == b)
 
 
 class CommittedMinds(Mapping[int, Any]):
