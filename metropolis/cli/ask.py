@@ -10,7 +10,7 @@ import click
 from metropolis.bench import MODEL
 from metropolis.cli.choices import Integer, on_command_line
 from metropolis.cli.run_options import options_of, run_folder
-from metropolis.cli.run_report import clock, filled
+from metropolis.cli.story import clock, filled
 from metropolis.cli.terminal import without_controls
 from metropolis.llm.client import Client
 from metropolis.llm.connect import connect

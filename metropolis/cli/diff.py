@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from metropolis.cli.run_options import options_of, run_folder
-from metropolis.cli.run_report import clock, filled, story_line
+from metropolis.cli.story import clock, filled, story_line
 from metropolis.runtime.folder.comparison import Comparison, compare
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.types import Step

@@ -17,8 +17,9 @@ from typing import Any
 import click
 
 from metropolis.cli.run_options import RunOptions, new_folder, options_of
-from metropolis.cli.run_report import print_summary, story_line, summary_of, write_json
+from metropolis.cli.run_report import print_summary, summary_of, write_json
 from metropolis.cli.run_view import check_viewer, shown
+from metropolis.cli.story import story_line
 from metropolis.cli.terminal import discard_output
 from metropolis.cli.verification import Verification, verification
 from metropolis.durable import UnwritableError

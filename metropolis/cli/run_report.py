@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import fill
 from typing import Any
 
 import click
@@ -19,6 +16,7 @@ from rich.table import Table
 from metropolis.addresses import without_secrets
 from metropolis.cli.mode_comparison import Compared, compared
 from metropolis.cli.run_options import RunOptions
+from metropolis.cli.story import WIDTH
 from metropolis.cli.terminal import without_controls
 from metropolis.llm.usage import Usage
 from metropolis.runtime.folder.run_directory import Origin, RunDirectory
@@ -28,10 +26,8 @@ from metropolis.runtime.reruns.verify import Verified
 from metropolis.sim.cache_choice import ReuseCounts
 from metropolis.tables import print_whole
 from metropolis.types import Step
-from metropolis.world.base import World
 from metropolis.world.scenario import Scenario
 
-WIDTH = 80
 COMPARED_ROWS = 250_000
 """Maximum agent-steps to compare: a day of 25 agents in steps of 10 s."""
 COMPARED_CALLS = 20_000
@@ -303,30 +299,6 @@ def print_estimate(found: Estimate) -> None:
     print_whole(table, console)
     times = ", ".join(f"{mode} {_hours(s)}" for mode, s in found.makespan_sim_s.items())
     console.print(f"Simulated on {found.fleet.replace(' x ', ' × ')}: {times}.")
-
-
-def clock(world: World, step: Step) -> str:
-    """Return the simulated time at which `step` begins."""
-    return (world.start + timedelta(seconds=step * world.step_s)).strftime("%H:%M")
-
-
-def story_line(world: World, step: Step, sentence: str, mark: str = "") -> str:
-    """Format `sentence` after the simulated time of `step`, wrapped to the terminal's width.
-
-    One that begins with spaces continues the one before, without a time. Lines begin with `mark`.
-    """
-    first, indent = f"{clock(world, step)}  ", " " * 7
-    if sentence.startswith(" "):
-        first = indent = " " * 9
-    if mark:
-        first, indent = f"{mark} {first}", f"{mark} {indent}"
-    return filled(without_controls(sentence.strip()), first, indent)
-
-
-def filled(text: str, first: str = "", indent: str = "") -> str:
-    """Wrap `text` to the terminal's width."""
-    width = max(WIDTH // 2, get_terminal_size((WIDTH, 0)).columns)
-    return fill(text, width, initial_indent=first, subsequent_indent=indent)
 
 
 def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:

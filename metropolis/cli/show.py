@@ -16,7 +16,7 @@ from rich.text import Text
 
 from metropolis.cli.choices import Integer
 from metropolis.cli.run_options import options_of, run_folder
-from metropolis.cli.run_report import clock
+from metropolis.cli.story import clock
 from metropolis.cli.terminal import without_controls
 from metropolis.names import check_name
 from metropolis.runtime.reruns.state_at import agent_at, state_at

@@ -89,7 +89,8 @@ class WatchedActor:
         self.stalls: SimpleQueue[str] = SimpleQueue()
         """The messages of the watchdog."""
 
-    @ray.method(concurrency_group="watch")  # in a separate thread, so that agents cannot block it
+    # In a separate thread, so that agents cannot block it; `print_stalls` repeats it itself.
+    @ray.method(concurrency_group="watch", max_task_retries=0)
     async def stall(self) -> str:
         """The next message of the watchdog."""
         return await asyncio.to_thread(self.stalls.get)
