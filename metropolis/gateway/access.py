@@ -22,6 +22,8 @@ from metropolis.types import MetropolisError
 
 LOOPBACK_NAMES = ("localhost",)
 ANY = "*"
+_HOST = re.compile(r"[^\s/@?#]+")
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]+/?")
 OTHER_SITES = ("cross-site", "same-site")
 CREDENTIALS = frozenset(("authorization", "x-api-key", "api-key", "cookie"))
 """Headers of OpenAI's, Anthropic's and Azure's clients that contain keys."""
@@ -54,6 +56,16 @@ class Access:
     def __init__(
         self, hosts: Iterable[str] = (), origins: Iterable[str] = (), keys: Keys | None = None
     ) -> None:
+        """Raises MetropolisError on what no request can have as its host or origin."""
+        hosts, origins = list(hosts), list(origins)
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise MetropolisError(f"the host {host!r} is no name or address, as chat.example")
+        for origin in origins:
+            if origin not in (ANY, "null") and not _ORIGIN.fullmatch(origin):
+                raise MetropolisError(
+                    f"the origin {origin!r} should be like https://chat.example, or be {ANY}"
+                )
         self._hosts = {name.lower() for name in (*LOOPBACK_NAMES, *hosts)}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         self.keys = keys

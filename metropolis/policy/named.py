@@ -61,6 +61,9 @@ def named(group: str, text: str) -> Callable[..., Any]:
     Raises MetropolisError on an unknown name or option.
     """
     if group == POLICIES and "+" in text:
+        names = [part.partition(":")[0] for part in text.split("+")]
+        if len(set(names)) < len(names):
+            raise MetropolisError(f"{text!r} names a policy twice; each is to be named once")
         parts = [named(group, part) for part in text.split("+")]
         return partial(_made, text, lambda: Combined([make() for make in parts]))
     if names_file(text):

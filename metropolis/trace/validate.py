@@ -103,7 +103,8 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
     for name in ("perception_radius", "max_velocity", "step_s"):
         value = getattr(meta, name)
         if not 0 <= value <= LIMIT or (name == "step_s" and not value):
-            raise refuse(name, value, f"a positive number, at most {LIMIT:g}")
+            least = "above 0" if name == "step_s" else "at least 0"
+            raise refuse(name, value, f"a number {least} and at most {LIMIT:g}")
     most = max(meta.perception_radius, 2 * meta.max_velocity)
     if meta.joint_radius is not None and not 0 <= meta.joint_radius <= most:
         right = f"0 to {most:g}, the perception radius or twice the velocity"

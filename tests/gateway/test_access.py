@@ -368,3 +368,17 @@ def test_the_command_takes_keys_a_certificate_and_sighup(tmp_path: Path) -> None
         await engine.kill()
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"hosts": [""]}, "the host '' is no name"),
+        ({"hosts": ["a b"]}, "the host 'a b' is no name"),
+        ({"origins": ["chat.example"]}, "should be like https://chat.example"),
+        ({"origins": ["https://chat.example/page"]}, "should be like"),
+    ],
+)
+def test_what_no_request_can_have_is_refused(given: dict[str, list[str]], sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        Access(**given)  # type: ignore[arg-type]

@@ -167,3 +167,8 @@ def test_the_example_is_used_by_name_in_a_command(run: Run, tmp_path: Path) -> N
     assert refused.stderr == (
         "metropolis: short-prompts: patience_s is -1.0; it should be above 0, and not inf\n"
     )
+
+
+def test_a_policy_is_named_once() -> None:
+    with pytest.raises(MetropolisError, match=r"'step\+kairos\+step' names a policy twice"):
+        named(POLICIES, "step+kairos+step")

@@ -168,6 +168,10 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         lambda trace, folder: text(folder / "a.json", '{"Ada": [[0, 0]], "Ada": [[9, 9]]}'),
         ["a.json", "the key 'Ada' occurs twice"],
     ),
+    "half a character": (
+        lambda trace, folder: text(folder / "a.json", '{"\\ud800": [[0, 0]]}'),
+        ["a.json", "has half of a character"],
+    ),
     "huge position": (
         edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, [1e300, 1])),
         ["step 3", f"'{ADA}'", "x is inf"],
@@ -183,7 +187,7 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
     "no recording": (edited(recordings.tracks, lambda c: c.clear()), ["not a movement", "shapes"]),
     "negative radius": (
         edited(recordings.columns, lambda c: c["hyper"].update(vision_r=-4)),
-        ["perception_radius is -4", "positive"],
+        ["perception_radius is -4", "at least 0"],
     ),
     "radius no number": (
         edited(recordings.columns, lambda c: c["hyper"].update(vision_r="far")),

@@ -162,9 +162,7 @@ def test_what_json_cannot_hold_is_refused(held: Any) -> None:
 @pytest.mark.parametrize("change", [{"home": "north"}, {"home": None}, {"home": [1, 2, 3]}])
 def test_what_does_not_fit_is_refused(change: dict[str, Any]) -> None:
     saved = save(Villager("ann")) | change
-    with pytest.raises(
-        MetropolisError, match=r"\(Villager\) cannot be restored"
-    ):
+    with pytest.raises(MetropolisError, match=r"\(Villager\) cannot be restored"):
         restore(Villager("ann"), saved)
 
 

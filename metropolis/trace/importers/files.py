@@ -35,8 +35,17 @@ def read_text(path: Path) -> str:
 
 
 def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises ValueError on a duplicate key, of which Python keeps the last."""
+    """A JSON object; raises ValueError on a duplicate key, of which Python keeps the last.
+
+    Also on half of a character, such as "\\ud800", which no file can hold.
+    """
     content = dict(pairs)
+    for text in (*content, *content.values()):
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"the text {brief(text)} has half of a character") from error
     if len(content) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {brief(twice)} occurs twice in one object")
