@@ -6,10 +6,11 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Event
 from threading import Thread
 from typing import TypeVar
 
@@ -36,8 +37,8 @@ def in_processes(
     """
     context = get_context("spawn")
     completed: SimpleQueue[int] = context.SimpleQueue()
-    is_stopped = context.Event()
-    arguments = completed, is_stopped
+    reader, writer = context.Pipe(duplex=False)  # its end tells the processes to end
+    arguments = completed, reader
     with (
         progress_bar(runs_per_task * len(tasks), "runs") as (advance, describe),
         ProcessPoolExecutor(mp_context=context, initializer=_begin, initargs=arguments) as pool,
@@ -55,7 +56,7 @@ def in_processes(
                 describe(description(task))
                 yield task, results
         except BaseException:  # the pool would wait for all tasks
-            is_stopped.set()
+            writer.close()
             raise
 
 
@@ -68,17 +69,15 @@ def _measure(measure: Callable[[Task], Iterable[Found]], task: Task) -> list[Fou
     return found
 
 
-def _begin(completed: SimpleQueue[int], is_stopped: Event) -> None:
-    """Prepare this process, which ends when it is told to, or with its parent, even in a task."""
+def _begin(completed: SimpleQueue[int], reader: Connection) -> None:
+    """Prepare this process, which ends with the pipe, or its parent, even in a task."""
     global _completed  # the only way to hand a queue to a process of a pool
     _completed = completed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this
-    parent = parent_process()
-    assert parent is not None
 
-    def end(wait: Callable[[], object]) -> None:
-        wait()
+    def end() -> None:
+        with suppress(EOFError):
+            reader.recv()  # nothing is sent
         os._exit(1)
 
-    for wait in (parent.join, is_stopped.wait):
-        Thread(target=end, args=(wait,), daemon=True).start()
+    Thread(target=end, daemon=True).start()

@@ -26,9 +26,10 @@ def story_line(world: World, step: Step, sentence: str, mark: str = "") -> str:
 
     One that begins with spaces continues the one before, without a time. Lines begin with `mark`.
     """
-    first, indent = f"{clock(world, step)}  ", " " * 7
+    first = f"{clock(world, step)}  "
+    indent = " " * len(first)
     if sentence.startswith(" "):
-        first = indent = " " * 9
+        first = indent = indent + "  "
     if mark:
         first, indent = f"{mark} {first}", f"{mark} {indent}"
     return filled(without_controls(sentence.strip()), first, indent)

@@ -48,7 +48,7 @@ def verification(
         if verify_steps is not None:
             raise MetropolisError("--verify-steps limits --verify; give both, or neither")
         return None
-    if "ray" in options.workers:
+    if "ray" in options.workers and options.mode != "optimistic":
         raise MetropolisError(
             "--verify needs the journal, and workers on Ray write no answers to it; omit it, "
             "or run with a number of --workers"

@@ -61,9 +61,7 @@ def check_target(path: str | Path, *sources: Path) -> Path:
     CSV file in one of them, or a run's own.
     """
     target = _writable(path)
-    if not target.exists():
-        return target
-    if any(
+    if target.exists() and any(
         source.exists()
         and (
             target.samefile(source)
@@ -73,7 +71,10 @@ def check_target(path: str | Path, *sources: Path) -> Path:
     ):
         raise MetropolisError(f"{path}: is read as input; --out should be another file")
     for folder in target.parents:
-        is_own = target.parent != folder or target.name in RUN_FILES or target.suffix == ".jsonl"
+        if target.parent == folder:
+            is_own = target.name in RUN_FILES or target.suffix == ".jsonl"
+        else:
+            is_own = target.exists()
         if is_own and (folder / "run.json").is_file():
             raise MetropolisError(
                 f"{path}: belongs to the run in {folder}; --out should be another file"

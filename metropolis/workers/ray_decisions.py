@@ -11,8 +11,9 @@ from typing import Any
 
 import ray
 import ray.cloudpickle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from metropolis.types import MetropolisError
 from metropolis.workers.module_shipping import ImportedSources, sources_of
 from metropolis.workers.optimistic.decisions import WorkerLostError
 from metropolis.workers.optimistic.minds import Minds
@@ -41,11 +42,10 @@ class RayDecisions(RemoteDecisions):
         self, spec: HostSpec, minds: Minds, count: int | None, address: str | None
     ) -> None:
         """Raises MetropolisError."""
+        sources = sources_of({type(spec.world), *map(type, spec.agents)})
+        described = pickled(spec)
         self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)
-        arguments = (
-            ray.put(pickled(spec)),
-            sources_of({type(spec.world), *map(type, spec.agents)}),
-        )
+        arguments = ray.put(described), sources
         remote = ray.remote(**SPREAD)(_Host)
 
         def connect() -> _RayLink:
@@ -102,11 +102,13 @@ class _RayLink:
             return found
         except RayTaskError as error:
             raise cause_of(error) from None
-        except RayActorError as error:
+        except RayError as error:  # also of a node that is lost with what it has returned
             self.close()
             reason = str(error).splitlines()[-1]
-            if error.actor_init_failed:
-                raise not_importable(reason) from error
+            if isinstance(error, RayActorError) and error.actor_init_failed:
+                if "ImportError" in reason or "ModuleNotFoundError" in reason:
+                    raise not_importable(reason) from error
+                raise MetropolisError(f"a worker on Ray cannot begin ({reason})") from error
             raise WorkerLostError(f"a worker on Ray is gone ({reason})") from error
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ def save_json(agent: Agent) -> msgspec.Raw:
 
 
 class Sample:
-    """What to check of what occurs often: the first 20 of each kind, then ever fewer."""
+    """What to check of what occurs often: the first 40 of each kind, then ever fewer."""
 
     def __init__(self) -> None:
         self._seen: Counter[type] = Counter()
@@ -68,11 +68,12 @@ def check_saved(agent: Agent, saved: Any) -> None:
     for each in fields(agent):  # type: ignore[arg-type]
         if each.name.startswith("_"):
             continue
-        if not _is_same(getattr(agent, each.name), getattr(restored, each.name)):
+        value, again = getattr(agent, each.name), getattr(restored, each.name)
+        if not _is_same(value, again):
             raise MetropolisError(
-                f"the field {each.name!r} of the agent {agent.name!r} "
-                f"({type(agent).__name__}) is not restored as it was saved; its type should "
-                "name that of its items, as in list[tuple[int, str]] or dict[int, str]"
+                f"the field {each.name!r} of the agent {agent.name!r} ({type(agent).__name__}) is "
+                f"{value!r:.60} and would be restored as {again!r:.60}; values should have the "
+                "type of their field, which names that of its items, as in dict[int, str]"
             )
 
 

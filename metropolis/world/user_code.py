@@ -19,6 +19,14 @@ from metropolis.types import MetropolisError
 _INSTALLED = [get_path("purelib"), get_path("platlib")]
 
 
+def _is_installed(name: str, path: Path) -> bool:
+    """Whether an installed module other than `path` has this name."""
+    found = PathFinder.find_spec(name, _INSTALLED)
+    if found is None or found.loader is None or found.origin is None:
+        return False
+    return Path(found.origin).resolve() != path.resolve()
+
+
 def names_file(reference: str) -> bool:
     """Whether `reference` is FILE.py or FILE.py:NAME."""
     return reference.endswith(".py") or ".py:" in reference
@@ -48,7 +56,7 @@ def load_function(
     assert spec.loader is not None
     assert spec.origin is not None
     file = spec.origin
-    if path.stem in sys.stdlib_module_names or PathFinder.find_spec(path.stem, _INSTALLED):
+    if path.stem in sys.stdlib_module_names or _is_installed(path.stem, path):
         raise MetropolisError(
             f"{path} has the name of an installed module, which it would replace; rename the file"
         )

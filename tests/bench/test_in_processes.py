@@ -80,3 +80,25 @@ def test_a_run_is_counted_before_its_task_ends(
     first, second = (tmp_path, 10), (tmp_path, 20)
     found = list(_in_processes.in_processes(two_runs, [first, second], 2, str))
     assert found == [(first, [10, 11]), (second, [20, 21])]
+
+
+DIES = """
+import os, signal
+from metropolis.bench._in_processes import in_processes
+
+def measure(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield 1
+
+if __name__ == "__main__":
+    list(in_processes(measure, ["a", "b", "c"], 1, str))
+"""
+
+
+def test_the_death_of_one_ends_the_benchmark(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(DIES)
+    ended = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert "BrokenProcessPool" in ended.stderr

@@ -85,7 +85,7 @@ class Counts(Walks):
 
 def test_a_mind_that_its_saved_state_does_not_hold_is_refused() -> None:
     with pytest.raises(
-        MetropolisError, match=r"the field 'seen' of the agent 'a' .* is not restored"
+        MetropolisError, match=r"the field 'seen' of the agent 'a' .* would be restored"
     ):
         run(Road(), [Counts("a"), Walks("b")], waste_budget=1.0)
 

@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -21,11 +22,11 @@ from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
-from metropolis.types import MetropolisError
+from metropolis.types import AgentError, MetropolisError
 from metropolis.workers.optimistic.decisions import Decisions, WorkerLostError
 from metropolis.workers.optimistic.remote_decisions import RemoteDecisions
 from metropolis.workers.optimistic.remote_host import HostSpec, ProceedHost
-from metropolis.workers.optimistic.remote_messages import Command, Message
+from metropolis.workers.optimistic.remote_messages import Command, Decided, Message
 from metropolis.world.base import Agent
 from metropolis.world.user_errors import explanation_of
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author, choose
@@ -36,14 +37,15 @@ WORKERS = 2
 class Link:
     """A link to a host in this process; what it carries is pickled, late and in any order.
 
-    With probability `loss` the worker is lost instead of sending its messages.
+    With probability `loss` the worker is lost instead of sending its messages; if that is below 1,
+    not before a first decision.
     """
 
     def __init__(self, spec: HostSpec, draw: Random, loss: float) -> None:
         copied: HostSpec = deepcopy(spec)
         self.host = ProceedHost(copied, pickle.dumps, pickle.loads)
         self._draw, self._loss = draw, loss
-        self._is_lost = False
+        self._is_lost = self._has_decided = False
 
     def send(self, batch: int, commands: Sequence[Command]) -> None:
         carried = pickle.dumps((batch, commands))
@@ -55,7 +57,9 @@ class Link:
 
     async def receive(self) -> Sequence[Message]:
         messages = await self.host.messages()
-        if self._draw.random() < self._loss:
+        may_be_lost = self._has_decided or self._loss == 1
+        self._has_decided |= any(isinstance(message, Decided) for message in messages)
+        if may_be_lost and self._draw.random() < self._loss:
             self.close()
             raise WorkerLostError("it was lost")
         received: Sequence[Message] = pickle.loads(pickle.dumps(messages))
@@ -71,8 +75,12 @@ class Link:
 class Chaos:
     seed: int = 0
     loss: float = 0.0
-    links: int = 0
-    """The links that were made."""
+    made: list[Link] = field(default_factory=list)
+    """The links."""
+
+    @property
+    def links(self) -> int:
+        return len(self.made)
 
     def decisions(
         self, _workers: Any, _address: Any, spec: Any, local: Any, minds: Any
@@ -80,7 +88,7 @@ class Chaos:
         host = HostSpec(
             spec.world,
             spec.agents,
-            spec.client.backend,
+            spec.client.backend.name,
             spec.client.models,
             spec.seed,
             keep_text=spec.keep_text,
@@ -91,8 +99,8 @@ class Chaos:
         draw = Random(self.seed)
 
         def connect() -> Link:
-            self.links += 1
-            return Link(host, draw, self.loss)
+            self.made.append(Link(host, draw, self.loss))
+            return self.made[-1]
 
         return RemoteDecisions(connect, WORKERS, minds, pickle.dumps, pickle.loads)
 
@@ -221,7 +229,7 @@ class Impatient(Walker):
     async def proceed(self, observation: Any, llm: Any) -> Any:
         with suppress(TimeoutError):
             await asyncio.wait_for(llm.chat("never", max_tokens=9), 0.001)
-        return choose(self, observation)
+        return choose(self, observation) | {"talk": False}
 
 
 class Never(Late):
@@ -241,6 +249,62 @@ def test_a_call_that_is_given_up_is_cancelled() -> None:
     llm = Never()
     run(Impatient, Chaos(), 3, llm=llm)
     assert llm.cancelled >= 6 * 3
+
+
+@dataclass
+class Leaves(Walker):
+    """Does not wait for one of its calls."""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        self._left = asyncio.create_task(llm.chat("left", max_tokens=9))
+        await asyncio.sleep(0)
+        return choose(self, observation)
+
+
+def test_calls_that_are_left_do_not_remain() -> None:
+    chaos = Chaos()
+    assert run(Leaves, chaos).history_sha256 == run(Leaves, None).history_sha256
+    assert not any(link.host.open_calls for link in chaos.made)
+
+
+class Breaks(Late):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self._error = error
+
+    async def complete(self, request: Request) -> Completion:
+        if request.step == 2:
+            raise self._error
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize("error", [OddError("it broke", "it is old"), asyncio.CancelledError()])
+def test_an_odd_error_of_a_call_ends_the_run(error: BaseException) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 -- of several kinds
+        run(Walker, Chaos(), llm=Breaks(error))
+    assert "agent 'w0" in (explanation_of(caught.value) or str(caught.value))
+
+
+@dataclass
+class Holds(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        return Lock()
+
+
+def test_an_action_that_cannot_be_sent_names_its_agent() -> None:
+    with pytest.raises(AgentError, match=r"step 0, agent 'w0\d': its action <.*cannot be sent"):
+        run(Holds, Chaos())
+
+
+@dataclass
+class Interrupts(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_of_an_agent_names_it() -> None:
+    with pytest.raises(AgentError, match=r"step 0, agent 'w0\d'.*KeyboardInterrupt"):
+        run(Interrupts, Chaos())
 
 
 def test_a_budget_ends_the_run() -> None:

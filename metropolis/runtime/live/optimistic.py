@@ -88,12 +88,10 @@ class OptimisticWorkerPool:
         """Commit to `store`; `shared`: it shares its data with the worker.
 
         `spec` is that of a worker that does not run ahead. Agents decide where `configuration`
-        says. Raises MetropolisError if that is not available.
+        says.
         """
         self._store, self._spec, self.shared = store, spec, shared
-        self._observer = observer
-        where = configuration.workers, configuration.ray_address
-        self._decisions = make_decisions(*where, spec, self._local, self._minds)
+        self._observer, self._where = observer, (configuration.workers, configuration.ray_address)
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
@@ -188,13 +186,14 @@ class OptimisticWorkerPool:
             inf if threads >= len(names) else threads // 2,
         )
         self._local.client = client = JoiningClient(self._client, gate)
+        decisions = make_decisions(*self._where, self._spec, self._local, self._minds)
         return OptimisticWorker(
             self._local,
             commits,
             self._agents,
             speculation,
             self._minds,
-            self._decisions,
+            decisions,
             final,
             predicted,
             client,

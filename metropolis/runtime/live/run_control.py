@@ -34,7 +34,7 @@ class RunControl:
 
     `simulated`: in virtual time a pause stops the clock, so that it changes no time of the run. In
     real time no new call is sent, and those in flight finish. `can_pause`:
-    all calls pass this client; workers on Ray send their own.
+    all calls pass this client; workers on Ray send their own, except in the mode optimistic.
     """
 
     def __init__(self, client: Client, *, simulated: bool, can_pause: bool) -> None:

@@ -117,7 +117,8 @@ class Simulation:
         self._ran = False
         self._interruption = Interruption()
         on_ray, _ = parse_workers(configuration.workers)
-        self.control = RunControl(self.client, simulated=virtual, can_pause=not on_ray)
+        sends_calls = not on_ray or configuration.mode == "optimistic"
+        self.control = RunControl(self.client, simulated=virtual, can_pause=sends_calls)
         """Pauses the run, and says how far it is; for other threads."""
         self.stopped: str | None = None
         """Why the run ended before its last step; None: it did not."""

@@ -116,7 +116,7 @@ def make_decisions(
     host = HostSpec(
         spec.world,
         spec.agents,
-        spec.client.backend,
+        spec.client.backend.name,
         spec.client.models,
         spec.seed,
         keep_text=spec.keep_text,

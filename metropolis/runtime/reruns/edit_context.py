@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from inspect import iscoroutine, isgenerator
+from inspect import isasyncgen, iscoroutine, isgenerator
 from typing import TypeVar
 
 import msgspec
@@ -62,8 +62,9 @@ def edited(
     events = list(checkpoint.events)
     moment = Moment(checkpoint.step, _ByName(before), events, _ByName(people))
     returned = edit(moment)
-    if iscoroutine(returned) or isgenerator(returned):
-        returned.close()
+    if iscoroutine(returned) or isgenerator(returned) or isasyncgen(returned):
+        if not isasyncgen(returned):
+            returned.close()
         raise MetropolisError("the edit is an async function or a generator; use a plain function")
     _check(moment, world, people, checkpoint)
     minds_now, now = _minds(people.values()), moment.entities

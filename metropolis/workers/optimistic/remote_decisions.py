@@ -18,6 +18,7 @@ from metropolis.llm.agent import Sender
 from metropolis.llm.base import Completion, Request
 from metropolis.speculation.base import ExecutionId
 from metropolis.types import AgentId, MetropolisError
+from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.optimistic.decisions import WorkerLostError
 from metropolis.workers.optimistic.executions import OneProceed
 from metropolis.workers.optimistic.minds import Mind, Minds
@@ -31,6 +32,7 @@ from metropolis.workers.optimistic.remote_messages import (
     Message,
     Start,
     Stop,
+    pickled_error,
 )
 from metropolis.world.base import Agent
 from metropolis.world.parts import Parts, apply_changes, changed_parts
@@ -66,7 +68,7 @@ class RemoteDecisions:
         dumps: Callable[[Any], bytes],
         loads: Callable[[bytes], Any],
     ) -> None:
-        self._workers = [_Worker(connect, loads) for _ in range(count)]
+        self._workers = [_Worker(connect, dumps, loads) for _ in range(count)]
         self._minds, self._dumps = minds, dumps
         self._serving: list[asyncio.Task[None]] = []
 
@@ -111,8 +113,13 @@ class _Open:
 class _Worker:
     """A worker, and the ones that replace it when it is lost."""
 
-    def __init__(self, connect: Callable[[], Link], loads: Callable[[bytes], Any]) -> None:
-        self.loads = loads
+    def __init__(
+        self,
+        connect: Callable[[], Link],
+        dumps: Callable[[Any], bytes],
+        loads: Callable[[bytes], Any],
+    ) -> None:
+        self._dumps, self.loads = dumps, loads
         self._connect = connect
         self._open: dict[ExecutionId, _Open] = {}
         self._losses = 0
@@ -208,10 +215,18 @@ class _Worker:
                     if isinstance(item, Completion):
                         completion = item
                     self._send(Answer(called.call, item))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._send_error(called, cancelled_from_within(one.step, one.name))
         except Exception as error:  # noqa: BLE001 -- raised in the agent
-            self._send(Answer(called.call, error))
+            self._send_error(called, error)
         finally:
             log.end(index, completion)
+
+    def _send_error(self, called: Called, error: Exception) -> None:
+        self._send(Answer(called.call, pickled_error(error, self._dumps, self.loads)))
 
     async def _pieces(
         self, request: Request, *, is_stream: bool

@@ -12,14 +12,15 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequ
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from metropolis.llm.agent import LLM
-from metropolis.llm.base import Backend, BudgetExhausted, Completion, Request
+from metropolis.llm.base import BudgetExhausted, Completion, Request
 from metropolis.llm.call_log import CallLog
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.speculation.base import ExecutionId
-from metropolis.types import AgentError, AgentId
+from metropolis.types import AgentError, AgentId, Step
 from metropolis.workers.event_loop import idles
 from metropolis.workers.invocations import Invocations, cancelled_from_within
 from metropolis.workers.local import LocalWorker
@@ -34,10 +35,10 @@ from metropolis.workers.optimistic.remote_messages import (
     Message,
     Raised,
     Start,
+    pickled_error,
 )
 from metropolis.world.base import Agent, World
 from metropolis.world.parts import Parts, apply_changes, changed_parts
-from metropolis.world.user_errors import explanation_of
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class HostSpec:
 
     world: World
     agents: Sequence[Agent]
-    backend: Backend
-    """Gives calls the name of their model, and gets none."""
+    model: str
+    """The model of calls for which `models` names none."""
     models: ModelChoice
     seed: int
     keep_text: bool
@@ -69,13 +70,13 @@ class ProceedHost:
         self, spec: HostSpec, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]
     ) -> None:
         """Raises MetropolisError if an agent cannot be saved."""
-        self._spec, self._dumps, self._loads = spec, dumps, loads
+        self.spec, self._dumps, self._loads = spec, dumps, loads
         self._names = [agent.name for agent in spec.agents]
         self._minds = Minds(spec.agents, spec.seed)
         self._known: dict[AgentId, Parts] = {}
         """The minds before the agents' last executions."""
         self._tasks: dict[ExecutionId, asyncio.Task[None]] = {}
-        self._calls: dict[CallNumber, _Inbox] = {}
+        self._calls: dict[CallNumber, tuple[ExecutionId, _Inbox]] = {}
         self._numbers = count()
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._batches: dict[int, Sequence[Command]] = {}
@@ -94,6 +95,11 @@ class ProceedHost:
     def tasks(self) -> Collection[asyncio.Task[None]]:
         """The executions that run."""
         return self._tasks.values()
+
+    @property
+    def open_calls(self) -> int:
+        """The number of calls that are not answered."""
+        return len(self._calls)
 
     async def messages(self) -> list[Message]:
         """The next messages, in order; waits for the first."""
@@ -114,9 +120,13 @@ class ProceedHost:
         if isinstance(command, Start):
             self._start(command)
         elif isinstance(command, Answer):
-            if (inbox := self._calls.get(command.call)) is not None:
-                inbox.put(command.item)
+            if command.call in self._calls:
+                item = command.item
+                if isinstance(item, bytes):
+                    item = self._loads(item)
+                self._calls[command.call][1].put(item)
         elif (task := self._tasks.pop(command.id, None)) is not None:
+            self._end_calls(command.id)
             task.cancel()
 
     def _start(self, start: Start) -> None:
@@ -124,51 +134,72 @@ class ProceedHost:
         self._known[start.agent] = saved
         loop = asyncio.get_running_loop()
         self._local.track_tasks(loop)
-        log = CallLog(lambda: time.time() - self._spec.began_s, idles(loop))
+        log = CallLog(lambda: time.time() - self.spec.began_s, idles(loop))
         self._tasks[start.id] = loop.create_task(self._proceed(start, saved, log))
 
     async def _proceed(self, start: Start, saved: Parts, log: CallLog) -> None:
         number, name = start.agent, self._names[start.agent]
         message: Message
+        relay = _Relay(self, start.id)
         try:
             agent = self._minds.take(number, Mind(None, saved, start.draws), start.step)
             llm = LLM(
-                _Relay(self, start.id),
+                relay,
                 agent=number,
                 step=start.step,
-                seed=self._spec.seed,
+                seed=self.spec.seed,
                 program=name,
                 log=log,
-                keep_text=self._spec.keep_text,
+                keep_text=self.spec.keep_text,
             )
             action = await self._local.decide(agent, self._loads(start.observation), llm)
             mind = self._minds.of(number, agent, saved)
             changes = changed_parts(saved, mind.saved)
-            message = Decided(start.id, self._dumps(action), changes, mind.draws, llm.made)
+            pickled = self._pickled_action(start.step, name, action)
+            message = Decided(start.id, pickled, changes, mind.draws, llm.made)
         except asyncio.CancelledError:
             if start.id not in self._tasks:
                 raise
             message = self._raised(start, cancelled_from_within(start.step, name))
         except BaseException as error:  # noqa: BLE001 -- raised in the run
             message = self._raised(start, error)
+        finally:
+            relay.has_ended = True
+        self._end_calls(start.id)
         self._tasks.pop(start.id, None)
         self._messages.put_nowait(message)
 
-    def _raised(self, start: Start, error: BaseException) -> Raised:
+    def _pickled_action(self, step: Step, name: str, action: Any) -> bytes:
         try:
-            pickled = self._dumps(error)
-            self._loads(pickled)
-        except Exception:  # noqa: BLE001 -- an author's error may raise anything
-            pickled = self._dumps(AgentError(explanation_of(error) or repr(error)))
-        return Raised(start.id, pickled)
+            return self._dumps(action)
+        except Exception as error:
+            raise AgentError(
+                f"step {step}, agent {name!r}: its action {action!r:.80} cannot be sent "
+                f"({error}); it should be plain data"
+            ) from error
+
+    def _raised(self, start: Start, error: BaseException) -> Raised:
+        if not isinstance(error, Exception):  # it would end the process of the run
+            name = self._names[start.agent]
+            error = AgentError(f"step {start.step}, agent {name!r}: raised {type(error).__name__}")
+        return Raised(start.id, pickled_error(error, self._dumps, self._loads))
+
+    def _end_calls(self, id: ExecutionId) -> None:
+        """Cancel the calls that the execution has left: the run answers them no more."""
+        for of, inbox in self._calls.values():
+            if of == id:
+                inbox.items.put_nowait(None)
 
     @contextmanager
     def call(
         self, id: ExecutionId, request: Request, on_end: Callable[[Completion], object] | None
     ) -> Iterator[asyncio.Queue[Any]]:
-        """Let the run make a call, a stream with `on_end`; the queue gets what it answers."""
+        """Let the run make a call, a stream with `on_end`; the queue gets what it answers.
+
+        None ends it: the execution has ended.
+        """
         number, inbox = next(self._numbers), _Inbox(on_end)
-        self._calls[number] = inbox
+        self._calls[number] = id, inbox
         self._messages.put_nowait(Called(id, number, request, on_end is not None))
         try:
             yield inbox.items
@@ -180,7 +211,7 @@ class ProceedHost:
 
 class _Inbox:
     def __init__(self, on_end: Callable[[Completion], object] | None) -> None:
-        self.items: asyncio.Queue[str | Completion | Exception] = asyncio.Queue()
+        self.items: asyncio.Queue[str | Completion | Exception | None] = asyncio.Queue()
         self.is_complete = False
         self._on_end = on_end
 
@@ -195,38 +226,43 @@ class _Relay:
     """See Sender; sends the calls of one execution to the run."""
 
     exhausted: BudgetExhausted | None = None
+    has_ended = False
+    """Whether its execution has."""
 
     def __init__(self, host: ProceedHost, id: ExecutionId) -> None:
         self._host, self._id = host, id
-
-    @property
-    def backend(self) -> Backend:
-        """See Sender."""
-        return self._host._spec.backend
-
-    @property
-    def models(self) -> ModelChoice:
-        """See Sender."""
-        return self._host._spec.models
+        self.backend: Any = SimpleNamespace(name=host.spec.model)
+        """Of which only the name is used."""
+        self.models = host.spec.models
 
     async def call(self, request: Request) -> Completion:
         """See Sender."""
+        self._check()
         with self._host.call(self._id, request, None) as items:
-            item = await items.get()
-        if isinstance(item, Exception):
-            raise item
-        answer: Completion = item
+            answer: Completion = _checked(await items.get())
         return answer
+
+    def _check(self) -> None:
+        if self.has_ended:
+            raise asyncio.CancelledError
 
     async def stream(
         self, request: Request, on_end: Callable[[Completion], object]
     ) -> AsyncGenerator[str | Completion, None]:
         """See Sender."""
+        self._check()
         with self._host.call(self._id, request, on_end) as items:
             while True:
-                item = await items.get()
-                if isinstance(item, Exception):
-                    raise item
+                item = _checked(await items.get())
                 yield item
                 if isinstance(item, Completion):
                     return
+
+
+def _checked(item: Any) -> Any:
+    """`item`, or what it raises."""
+    if item is None:
+        raise asyncio.CancelledError
+    if isinstance(item, Exception):
+        raise item
+    return item

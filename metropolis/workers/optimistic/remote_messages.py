@@ -5,14 +5,16 @@ The run sends commands: Start, Answer, Stop. A worker sends messages: all others
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from metropolis.llm.agent import CallsMade
 from metropolis.llm.base import Completion, Request
 from metropolis.speculation.base import ExecutionId
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentError, AgentId, Step
 from metropolis.world.parts import Changes
+from metropolis.world.user_errors import explanation_of
 
 CallNumber = int
 """The number of a call among all calls of its worker."""
@@ -35,10 +37,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Command: a piece of an answer, the whole answer, or the error of the call."""
+    """Command: a piece of an answer, the whole answer, or the error of the call, pickled."""
 
     call: CallNumber
-    item: str | Completion | Exception
+    item: str | Completion | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +95,17 @@ class Raised:
 
 
 Message = Called | Closed | Decided | Raised
+
+
+def pickled_error(
+    error: Exception, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]
+) -> bytes:
+    """`error`, or one with its sentence if it cannot be sent."""
+    try:
+        pickled = dumps(error)
+        loads(pickled)
+        return pickled
+    except Exception:  # noqa: BLE001 -- an author's error may raise anything
+        if (explained := explanation_of(error)) is not None:
+            return dumps(AgentError(explained))
+        return dumps(RuntimeError(f"{type(error).__name__}: {error}"))
