@@ -186,6 +186,23 @@ def test_a_field_whose_type_does_not_name_its_items_is_found() -> None:
         saved[0]
 
 
+@dataclass
+class Tired(Agent):
+    name: str = "ann"
+    energy: float = 0
+    past: list[float] = field(default_factory=lambda: [1.5, 2])
+
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        return None
+
+
+def test_whole_numbers_in_fields_of_fractions_are_told_only_if_it_matters() -> None:
+    agent = Tired()
+    check_saved(agent, save(agent))
+    with pytest.raises(MetropolisError, match=r"'energy' .* is 0 and would be restored as 0\.0"):
+        check_saved(agent, save(agent), exact=True)
+
+
 def test_state_beside_the_fields_is_found() -> None:
     agent = Vague()
     agent.mood = 5  # type: ignore[attr-defined]

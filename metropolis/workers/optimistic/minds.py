@@ -76,7 +76,7 @@ class Minds:
         if before is not None and saved == before:
             return before
         if self._states.takes(type(agent)):
-            check_saved(agent, from_parts(saved))
+            check_saved(agent, from_parts(saved), exact=True)
         return saved
 
     def check_intent(self, number: AgentId, agent: Agent, saved: Parts) -> None:
