@@ -175,12 +175,12 @@ def read_trace(path: str | Path) -> Trace:
     """
     path = Path(path)
     if path.is_dir():
-        if not (path / IN_RUN).is_file() and (path / "run.json").is_file():
-            raise MetropolisError(
-                f"{path}: the run has not ended, and its trace is written at the end; continue it "
-                f"with: metropolis resume {path}"
-            )
         if not (path / IN_RUN).is_file():
+            if (path / "run.json").is_file():
+                raise MetropolisError(
+                    f"{path}: the run has not ended, and its trace is written at the end; continue "
+                    f"it with: metropolis resume {path}"
+                )
             raise MetropolisError(
                 f"{path}: is a folder without {IN_RUN}; name a trace or the folder of a run"
             )

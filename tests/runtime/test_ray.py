@@ -59,17 +59,23 @@ def test_workers_that_are_killed_are_replaced(
     tmp_path: Path, valkey: EmbeddedServer, whole: RunResult
 ) -> None:
     run = killable.simulation(tmp_path / "it", valkey.url, "ray:2")
-    killed: list[int] = []
-    for record in run.steps(STEPS):
-        if record.step in (3, 9, 15):
-            pid = workers_alive()[len(killed) % 2 - 1]
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+    killed = killed_during(run, b"ray::_Actor")
     assert len(set(killed)) == 3
     assert run.result().history_sha256 == whole.history_sha256
     assert run.result().calls == whole.calls
     bought = Counter((tmp_path / "bought").read_text().splitlines())
     assert bought.total() <= whole.calls + 6 * len(killed)  # calls in flight
+
+
+def killed_during(run: Simulation, name: bytes) -> list[int]:
+    """Kill three workers of the name during `run`; return their processes."""
+    killed: list[int] = []
+    for record in run.steps(STEPS):
+        if record.step in (3, 9, 15):
+            pid = workers_alive(name)[len(killed) % 2 - 1]
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+    return killed
 
 
 def workers_alive(name: bytes = b"ray::_Actor") -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,8 @@ from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.world.scenario import make_scenario
 from tests.runtime import killable
-from tests.runtime.test_ray import workers_alive
+from tests.runtime.test_ray import STEPS, killed_during
 from tests.runtime.walkers import Meadow, Walker, author
-
-STEPS = 25
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -33,13 +29,7 @@ def test_the_history_survives_workers_that_are_killed(
     tmp_path: Path, valkey: EmbeddedServer, whole: Any
 ) -> None:
     run = killable.simulation(tmp_path / "it", valkey.url, "ray:2", mode="optimistic")
-    killed: list[int] = []
-    for record in run.steps(STEPS):
-        if record.step in (3, 9, 15):
-            pid = workers_alive(b"ray::_Host")[len(killed) % 2 - 1]
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
-    assert len(set(killed)) == 3
+    assert len(set(killed_during(run, b"ray::_Host"))) == 3
     assert run.result().history_sha256 == whole.history_sha256
     assert run.result().calls == whole.calls
     bought = Counter((tmp_path / "bought").read_text().splitlines())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -85,17 +84,7 @@ class Chaos:
     def decisions(
         self, _workers: Any, _address: Any, spec: Any, local: Any, minds: Any
     ) -> Decisions:
-        host = HostSpec(
-            spec.world,
-            spec.agents,
-            spec.client.backend.name,
-            spec.client.models,
-            spec.seed,
-            keep_text=spec.keep_text,
-            began_s=time.time() - local.clock(),
-            invocations=spec.invocations,
-            stall_s=0,
-        )
+        host = HostSpec.of(spec, local)
         draw = Random(self.seed)
 
         def connect() -> Link:
@@ -135,15 +124,25 @@ class Late(Scripted):
         return await super().complete(request)
 
 
-def run(kind: type[Agent], chaos: Chaos | None, steps: int = 12, **how: Any) -> RunResult:
-    world = Meadow(6, side=8, joint=1)
+def run(
+    kind: type[Agent],
+    chaos: Chaos | None,
+    steps: int = 12,
+    *,
+    world: Meadow | None = None,
+    llm: Late | None = None,
+    max_tokens: int | None = None,
+    seed: int = 0,
+) -> RunResult:
+    world = world or Meadow(6, side=8, joint=1)
     agents = [kind(name) for name in world.names]  # type: ignore[call-arg]
     mode = "lockstep" if chaos is None else "optimistic"
-    llm = how.pop("llm", None) or Late()
+    client = Client(llm or Late(), max_tokens=max_tokens)
     with pytest.MonkeyPatch.context() as patch:
         if chaos is not None:
             patch.setattr("metropolis.runtime.live.optimistic.make_decisions", chaos.decisions)
-        return Simulation(world, agents, Client(llm), mode=mode, waste_budget=1.0, **how).run(steps)
+        how: dict[str, Any] = {"mode": mode, "waste_budget": 1.0, "seed": seed}
+        return Simulation(world, agents, client, **how).run(steps)
 
 
 @pytest.mark.parametrize("kind", [Walker, PlainWalker, Streams])
@@ -215,13 +214,8 @@ class Shows(Meadow):
 
 
 def test_a_view_is_no_observation_for_another_process() -> None:
-    world, chaos = Shows(2), Chaos()
-    agents = [Walker(name) for name in world.names]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("metropolis.runtime.live.optimistic.make_decisions", chaos.decisions)
-        simulation = Simulation(world, agents, Client(Late()), mode="optimistic")
-        with pytest.raises(MetropolisError, match=r"step 0, agent 'w00': what it observes cannot"):
-            simulation.run(3)
+    with pytest.raises(MetropolisError, match=r"step 0, agent 'w00': what it observes cannot"):
+        run(Walker, Chaos(), 3, world=Shows(2))
 
 
 @dataclass
@@ -308,12 +302,6 @@ def test_an_interrupt_of_an_agent_names_it() -> None:
 
 
 def test_a_budget_ends_the_run() -> None:
-    world, chaos = Meadow(6, side=8), Chaos()
-    client = Client(Late(), max_tokens=3000)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("metropolis.runtime.live.optimistic.make_decisions", chaos.decisions)
-        agents = [Walker(name) for name in world.names]
-        simulation = Simulation(world, agents, client, mode="optimistic", waste_budget=1.0)
-        result = simulation.run(50)
+    result = run(Walker, Chaos(), 50, world=Meadow(6, side=8), max_tokens=3000)
     assert result.stopped is not None
     assert result.steps < 50

@@ -124,8 +124,6 @@ class HistoryWriter:
         self.calls = 0
         """Total of the steps so far."""
         self._before: tuple[Step, str] = 0, ""
-        self.recorded = 0
-        """The number of steps that the file had."""
         self.notes: list[str] = []
         """Extended if repeated steps differ from those that were cut off."""
         self._file = LineFile(path, HISTORY, run) if path else None
@@ -147,7 +145,7 @@ class HistoryWriter:
             for cut in lines:
                 digest.update(cut.content + b"\n")
                 found += 1
-        self._before, self.recorded = (found, digest.hexdigest()), found
+        self._before = found, digest.hexdigest()
         return None if last is None else last.line
 
     def append(self, record: StepRecord, calls: int = 0) -> None:
@@ -164,6 +162,11 @@ class HistoryWriter:
             steps, sha256 = self._before
             if steps == self._steps and sha256 != self.sha256:
                 self.notes.append(REPEAT_DIFFERS)
+
+    @property
+    def recorded(self) -> Step:
+        """The number of steps that the file had."""
+        return self._before[0]
 
     @property
     def sha256(self) -> str:

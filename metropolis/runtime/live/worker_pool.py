@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -113,20 +112,9 @@ def make_decisions(
     on_ray, count = parse_workers(workers)
     if not on_ray:
         return LocalDecisions(local, minds)
-    host = HostSpec(
-        spec.world,
-        spec.agents,
-        spec.client.backend.name,
-        spec.client.models,
-        spec.seed,
-        keep_text=spec.keep_text,
-        began_s=time.time() - local.clock(),
-        invocations=spec.invocations,
-        stall_s=spec.stall_s,
-    )
     with _ray_is_needed():
         from metropolis.workers.ray_decisions import RayDecisions
-    return RayDecisions(host, minds, count, ray_address)
+    return RayDecisions(HostSpec.of(spec, local), minds, count, ray_address)
 
 
 def _ray_worker_pool() -> type[RayWorkerPool]:

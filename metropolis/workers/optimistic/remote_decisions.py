@@ -191,7 +191,7 @@ class _Worker:
     def _handle(self, message: Message) -> None:
         opened = self._open.get(message.id)
         if opened is None or opened.ended.done():
-            return  # nobody waits for it
+            return  # the execution was aborted
         if isinstance(message, Called):
             task = asyncio.get_running_loop().create_task(self._relay(opened.one, message))
             opened.calls[message.call] = task

@@ -37,6 +37,7 @@ from metropolis.workers.optimistic.remote_messages import (
     Start,
     pickled_error,
 )
+from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
 from metropolis.world.parts import Parts, apply_changes, changed_parts
 
@@ -58,6 +59,21 @@ class HostSpec:
     began_s: float
     invocations: Invocations
     stall_s: float
+
+    @classmethod
+    def of(cls, spec: WorkerSpec, local: LocalWorker) -> HostSpec:
+        """The description of the run of `spec`, on the clock of `local`."""
+        return cls(
+            spec.world,
+            spec.agents,
+            spec.client.backend.name,
+            spec.client.models,
+            spec.seed,
+            keep_text=spec.keep_text,
+            began_s=time.time() - local.clock(),
+            invocations=spec.invocations,
+            stall_s=spec.stall_s,
+        )
 
 
 class ProceedHost:
@@ -140,11 +156,10 @@ class ProceedHost:
     async def _proceed(self, start: Start, saved: Parts, log: CallLog) -> None:
         number, name = start.agent, self._names[start.agent]
         message: Message
-        relay = _Relay(self, start.id)
         try:
             agent = self._minds.take(number, Mind(None, saved, start.draws), start.step)
             llm = LLM(
-                relay,
+                _Relay(self, start.id),
                 agent=number,
                 step=start.step,
                 seed=self.spec.seed,
@@ -163,10 +178,8 @@ class ProceedHost:
             message = self._raised(start, cancelled_from_within(start.step, name))
         except BaseException as error:  # noqa: BLE001 -- raised in the run
             message = self._raised(start, error)
-        finally:
-            relay.has_ended = True
-        self._end_calls(start.id)
         self._tasks.pop(start.id, None)
+        self._end_calls(start.id)
         self._messages.put_nowait(message)
 
     def _pickled_action(self, step: Step, name: str, action: Any) -> bytes:
@@ -196,8 +209,10 @@ class ProceedHost:
     ) -> Iterator[asyncio.Queue[Any]]:
         """Let the run make a call, a stream with `on_end`; the queue gets what it answers.
 
-        None ends it: the execution has ended.
+        None ends it: the execution has ended. Raises CancelledError if it had ended before.
         """
+        if id not in self._tasks:
+            raise asyncio.CancelledError
         number, inbox = next(self._numbers), _Inbox(on_end)
         self._calls[number] = id, inbox
         self._messages.put_nowait(Called(id, number, request, on_end is not None))
@@ -226,8 +241,6 @@ class _Relay:
     """See Sender; sends the calls of one execution to the run."""
 
     exhausted: BudgetExhausted | None = None
-    has_ended = False
-    """Whether its execution has."""
 
     def __init__(self, host: ProceedHost, id: ExecutionId) -> None:
         self._host, self._id = host, id
@@ -237,20 +250,14 @@ class _Relay:
 
     async def call(self, request: Request) -> Completion:
         """See Sender."""
-        self._check()
         with self._host.call(self._id, request, None) as items:
             answer: Completion = _checked(await items.get())
         return answer
-
-    def _check(self) -> None:
-        if self.has_ended:
-            raise asyncio.CancelledError
 
     async def stream(
         self, request: Request, on_end: Callable[[Completion], object]
     ) -> AsyncGenerator[str | Completion, None]:
         """See Sender."""
-        self._check()
         with self._host.call(self._id, request, on_end) as items:
             while True:
                 item = _checked(await items.get())

@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Command: nobody waits for the execution any more."""
+    """Command: abort the execution."""
 
     id: ExecutionId
 
@@ -65,7 +65,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Nobody waits for the call any more."""
+    """The agent has cancelled the call, or closed its stream."""
 
     id: ExecutionId
     call: CallNumber
