@@ -246,6 +246,24 @@ def test_resuming_to_fewer_steps_leaves_the_run_as_it_was(tmp_path: Path) -> Non
     assert run.run(7).steps == 7
 
 
+RECORDS = ("history.jsonl", "calls.jsonl", "journal.jsonl")
+
+
+def test_resuming_to_fewer_steps_than_were_recorded_loses_none(tmp_path: Path) -> None:
+    """The checkpoints after the first steps are missing, as after a kill."""
+    world = Meadow(2)
+    whole = Simulation(world, walkers(world), out=tmp_path).run(6)
+    (tmp_path / "checkpoints/6.json.gz").unlink()
+    files = {tmp_path / name: (tmp_path / name).read_bytes() for name in RECORDS}
+    run = Simulation(world, walkers(world), out=tmp_path, resume=True)
+    assert run.first_step == 0
+    with pytest.raises(MetropolisError, match="already reached step 6; it cannot end at 3"):
+        run.run(3)
+    assert {path: path.read_bytes() for path in files} == files
+    assert run.run(6).history_sha256 == whole.history_sha256
+    assert not run.notes
+
+
 def test_a_client_with_a_journal_serves_one_run(tmp_path: Path) -> None:
     world, client = Meadow(2), Client(Scripted())
     Simulation(world, walkers(world), client, out=tmp_path / "one").run(3)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
 
 import msgspec
 
-from metropolis.line_file import Format, LineFile, Mark, read_lines, with_content
+from metropolis.durable import DamagedError
+from metropolis.line_file import Format, Line, LineFile, Mark, read_lines, with_content
 from metropolis.llm.call_log import CallRecord
 from metropolis.runtime.folder.history import HISTORY
 from metropolis.types import AgentId, MetropolisError, Step
@@ -56,23 +58,35 @@ class Tally:
 class CallsFile:
     """The calls of a run, in a file of `run` if `path` is given.
 
-    An existing file is truncated after its first `keep` calls and continued.
-    Raises MetropolisError if the calls to keep are damaged.
+    An existing file is continued after its first `keep` calls; later ones are cut off as by
+    HistoryWriter. Raises MetropolisError if the calls to keep are damaged.
     """
 
     def __init__(self, path: Path | None = None, keep: int = 0, run: str | None = None) -> None:
         self.tally = Tally()
         self._file = LineFile(path, CALLS, run) if path else None
+        self._last: Line | None = None
+        """The last call to keep."""
+        self._is_cut = False
         if self._file is not None:
-            last = None
-            for last in islice(self._file.read(), keep):
-                self.tally.add(_decode(last.content)[2])
+            lines = self._file.read()
+            for self._last in islice(lines, keep):
+                self.tally.add(_decode(self._last.content)[2])
             if self.tally.calls < keep:
                 raise too_few(self._file.path, self.tally.calls, keep)
-            self._file.cut(last)
+            with suppress(DamagedError):
+                if next(lines, None) is not None:
+                    return
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._file is not None and not self._is_cut:
+            self._file.cut(self._last)
+            self._is_cut = True
 
     def append(self, calls: Sequence[Call]) -> None:
         """The calls of the next step, by agent."""
+        self._cut()
         for _, _, call in calls:
             self.tally.add(call)
         if self._file is not None and calls:

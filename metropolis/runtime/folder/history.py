@@ -115,8 +115,9 @@ def _history_line(line: Line) -> HistoryLine:
 class HistoryWriter:
     """Appends steps in order; updates the digest, and writes a file of `run` if `path` is given.
 
-    An existing file is truncated after its first `keep` steps and continued.
-    Raises MetropolisError if the steps to keep are damaged.
+    An existing file is continued after its first `keep` steps: later ones are cut off when the next
+    step is appended, until then nothing is lost. Raises MetropolisError if the steps to keep are
+    damaged.
     """
 
     def __init__(self, path: Path | None = None, keep: Step = 0, run: str | None = None) -> None:
@@ -127,16 +128,20 @@ class HistoryWriter:
         self.notes: list[str] = []
         """Extended if repeated steps differ from those that were cut off."""
         self._file = LineFile(path, HISTORY, run) if path else None
+        self._last: Line | None = None
+        """The last step to keep."""
+        self._is_cut = False
         if self._file is not None:
-            self._file.cut(self._kept(self._file, keep))
+            self._read(self._file, keep)
+            if self.recorded == keep:
+                self._cut()
 
-    def _kept(self, file: LineFile, keep: Step) -> Line | None:
+    def _read(self, file: LineFile, keep: Step) -> None:
         lines = map(_history_line, file.read())
-        last = None
         found = 0
         for last in islice(lines, keep):
             self._digest.update(last.content + b"\n")
-            self.calls = last.calls
+            self._last, self.calls = last.line, last.calls
             found += 1
         if found < keep:
             raise HISTORY.damaged(file.path, found + 2, f"it ends before step {keep}")
@@ -146,7 +151,11 @@ class HistoryWriter:
                 digest.update(cut.content + b"\n")
                 found += 1
         self._before = found, digest.hexdigest()
-        return None if last is None else last.line
+
+    def _cut(self) -> None:
+        if self._file is not None and not self._is_cut:
+            self._file.cut(self._last)
+            self._is_cut = True
 
     def append(self, record: StepRecord, calls: int = 0) -> None:
         """Append the next step; `calls` is its number of calls."""
@@ -154,6 +163,7 @@ class HistoryWriter:
 
     def append_line(self, content: bytes, calls: int) -> None:
         """Append the next step as its canonical line."""
+        self._cut()
         self._digest.update(content + b"\n")
         self.calls += calls
         self._steps += 1

@@ -147,14 +147,16 @@ def checked_reach(world: World) -> Reach:
     return world.reach
 
 
+class StepsError(MetropolisError):
+    """The number of steps is wrong, or the run has already reached more."""
+
+
 def check_steps(steps: Step, recorded: Step) -> None:
-    """Raise MetropolisError unless a run of which `recorded` steps are known can end at `steps`."""
+    """Raise StepsError unless a run of which `recorded` steps are known can end at `steps`."""
     if not isinstance(steps, int) or isinstance(steps, bool):
-        raise MetropolisError(f"steps is {steps!r}; it should be a whole number")
+        raise StepsError(f"steps is {steps!r}; it should be a whole number")
     if steps < recorded:
-        raise MetropolisError(
-            f"the run has already reached step {recorded}; it cannot end at {steps}"
-        )
+        raise StepsError(f"the run has already reached step {recorded}; it cannot end at {steps}")
 
 
 def rule_of(configuration: RunConfiguration, reach: Reach) -> Rule:
