@@ -20,7 +20,7 @@ from metropolis.llm.base import Request
 from metropolis.maps.town import alderbrook
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.fork import fork
-from metropolis.trace.importers import import_movement
+from metropolis.trace.importers import import_recording
 from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.types import MetropolisError
 from metropolis.viewer.data.opening import open_run
@@ -77,7 +77,7 @@ def read(path: Path) -> Any:
 def test_an_import_gives_the_movement_of_the_run(run: Path, exported: Path, form: str) -> None:
     recorded, imported = (
         read_trace(run / "trace.parquet"),
-        import_movement(exported / form, radius=4),
+        import_recording(exported / form, radius=4).trace,
     )
     assert imported.meta.agents == recorded.meta.agents
     assert imported.steps == FIRST + STEPS
@@ -91,7 +91,7 @@ def test_an_import_gives_the_movement_of_the_run(run: Path, exported: Path, form
 def test_our_viewer_shows_the_same_of_the_run_and_of_its_import(
     run: Path, exported: Path, form: str, tmp_path: Path
 ) -> None:
-    write_trace(import_movement(exported / form, radius=4), tmp_path / "t.parquet")
+    write_trace(import_recording(exported / form, radius=4).trace, tmp_path / "t.parquet")
     imported = TraceSteps(read_trace(tmp_path / "t.parquet").window(FIRST, FIRST + STEPS))
     side = open_run(run).steps
     side.refresh()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.trace.importers import import_movement, import_recording
+from metropolis.trace.importers import import_recording
 from metropolis.trace.schema import Trace
 from metropolis.trace.validate import jumps
 from metropolis.types import MetropolisError
@@ -30,13 +30,13 @@ def test_jumps_are_refused_with_their_number(write: Writer, tmp_path: Path) -> N
     jumped = with_jump(with_jump(trace.positions, 5, 1, (3, 4)), 8, 2, (0, 2))
     path = write(replace(trace, positions=jumped), tmp_path)
     with pytest.raises(MetropolisError) as caught:
-        import_movement(path, radius=4)
+        import_recording(path, radius=4)
     message = str(caught.value)
     walked = write not in (recordings.tracks, recordings.wrapped_tracks)
     distance = "manhattan distance of 7" if walked else "chebyshev distance of 4"
     for part in (str(path), "step 5", "'Agent 1'", distance, "1 more jump)", "--jumps clamp"):
         assert part in message, message
-    import_movement(path, radius=4, velocity=7)
+    import_recording(path, radius=4, velocity=7)
 
 
 @given(seed=st.integers(0, 2**32 - 1), velocity=st.integers(1, 3), mapped=st.booleans())
@@ -69,22 +69,22 @@ def test_clamping_goes_round_walls(tmp_path: Path) -> None:
     map.walls[:4, 2] = True
     track = [[1, 0]] + [[3, 0]] * 12
     path = dump(tmp_path / "leap.json", {"positions": {"Ada": track}, "perception_radius": 4})
-    positions = import_movement(path, map=map, velocity=1, jumps="clamp").positions[:, 0]
+    positions = import_recording(path, map=map, velocity=1, jumps="clamp").trace.positions[:, 0]
     assert [4.0 in tile for tile in positions.tolist()].index(True) == 4
     assert positions[-2].tolist() == positions[-1].tolist() == [3, 0]
     map.walls[4, 2] = True
     with pytest.raises(MetropolisError, match=r"'Ada', step 1: there is no path from \(1, 0\)"):
-        import_movement(path, map=map, velocity=1, jumps="clamp")
+        import_recording(path, map=map, velocity=1, jumps="clamp")
 
 
 def test_a_leap_across_the_world_takes_no_more_room_than_a_short_one(tmp_path: Path) -> None:
     path = dump(tmp_path / "leap.json", {"Ada": [[0, 0]] + [[-(10**12), 7]] * 5})
-    positions = import_movement(path, radius=2, velocity=2, jumps="clamp").positions
+    positions = import_recording(path, radius=2, velocity=2, jumps="clamp").trace.positions
     assert positions[:, 0].tolist() == [[-2 * step, 0] for step in range(6)]
 
 
 def test_tracks_between_tiles_are_pursued(tmp_path: Path) -> None:
     track = [[0.5, 0.5]] + [[4.5, 0.5]] * 5
     path = dump(tmp_path / "leap.json", {"Ada": track})
-    positions = import_movement(path, radius=2, velocity=1.5, jumps="clamp").positions
+    positions = import_recording(path, radius=2, velocity=1.5, jumps="clamp").trace.positions
     assert positions[:, 0, 0].tolist() == [0.5, 2, 3.5, 4.5, 4.5, 4.5]

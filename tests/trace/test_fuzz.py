@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from metropolis.trace.importers import import_movement
+from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.types import MetropolisError
@@ -58,7 +58,7 @@ def plain_rows(folder: Path) -> Path:
 
 
 def movement(path: Path) -> object:
-    return import_movement(path, radius=4, jumps="clamp")
+    return import_recording(path, radius=4, jumps="clamp").trace
 
 
 KINDS: list[tuple[Callable[[Path], Path], Callable[[Path], object]]] = [

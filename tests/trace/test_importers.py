@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.trace.importers import import_movement, import_recording
+from metropolis.trace.importers import import_recording
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.types import MetropolisError
 from tests.trace import recordings
@@ -29,7 +29,7 @@ by_format = pytest.mark.parametrize("write", FORMATS, ids=lambda write: write.__
 def test_every_format_is_read_as_it_was_recorded(write: Writer, tmp_path: Path) -> None:
     for seed, agents, steps in ((0, 3, 12), (1, 1, 1), (2, 12, 30)):
         trace = walkers(seed, agents, steps)
-        imported = import_movement(write(trace, tmp_path / str(seed)), radius=4)
+        imported = import_recording(write(trace, tmp_path / str(seed)), radius=4).trace
         np.testing.assert_array_equal(imported.positions, trace.positions)
         assert imported.positions.dtype == np.float32
         assert replace(imported.meta, name="", source="") == trace.meta
@@ -51,7 +51,7 @@ def test_options_override_the_file(write: Writer, tmp_path: Path) -> None:
 
 def test_a_radius_that_nobody_gives(tmp_path: Path) -> None:
     with pytest.raises(MetropolisError, match=r"day\.json: has no perception radius; .* --radius"):
-        import_movement(recordings.tracks(walkers(0, 2, 3), tmp_path))
+        import_recording(recordings.tracks(walkers(0, 2, 3), tmp_path))
 
 
 def test_environment_comes_before_movement(tmp_path: Path) -> None:
@@ -61,14 +61,16 @@ def test_environment_comes_before_movement(tmp_path: Path) -> None:
     early[0, 1] += (1, 0)
     moved = replace(trace, positions=early)
     folder = recordings.movement(moved, recordings.environment(moved, tmp_path))
-    imported = import_movement(folder, radius=4)
+    imported = import_recording(folder, radius=4).trace
     np.testing.assert_array_equal(imported.positions, early)
     for step in range(1, 9):
         (folder / "environment" / f"{step}.json").unlink()
-    np.testing.assert_array_equal(import_movement(folder, radius=4).positions, early)
+    np.testing.assert_array_equal(import_recording(folder, radius=4).trace.positions, early)
     (folder / "environment" / "0.json").unlink()
-    np.testing.assert_array_equal(import_movement(folder, radius=4).positions, trace.positions)
-    alone = import_movement(folder / "movement", radius=4)
+    np.testing.assert_array_equal(
+        import_recording(folder, radius=4).trace.positions, trace.positions
+    )
+    alone = import_recording(folder / "movement", radius=4).trace
     np.testing.assert_array_equal(alone.positions, trace.positions)
 
 
@@ -79,7 +81,7 @@ def test_the_runs_own_metadata(claimed_s: int, step_s: int, tmp_path: Path) -> N
     path = recordings.master(trace, tmp_path)
     recordings.run_meta(trace, tmp_path, claimed_s, step_s)
     for source in (path, tmp_path):
-        meta = import_movement(source, radius=4).meta
+        meta = import_recording(source, radius=4).trace.meta
         assert (meta.start, meta.step_s, meta.name) == (trace.meta.start, step_s, tmp_path.name)
     assert meta.start.strftime(DATE) == "June 01, 2023"
 
@@ -321,7 +323,7 @@ def test_damage_gets_one_sentence(kind: str, tmp_path: Path) -> None:
     write, expected = DAMAGE[kind]
     path = write(walkers(7, 2, 6), tmp_path)
     with pytest.raises(MetropolisError) as caught:
-        import_movement(path, radius=None if "radius" in kind else 4)
+        import_recording(path, radius=None if "radius" in kind else 4)
     assert_sentence(caught.value, tmp_path, expected)
 
 
@@ -339,7 +341,7 @@ def test_flipped_bytes_never_get_past_a_sentence(
         content[int(where * (len(content) - 1))] ^= flip
     path.write_bytes(content)
     try:
-        import_movement(path, radius=4, jumps="clamp")
+        import_recording(path, radius=4, jumps="clamp")
     except MetropolisError as error:
         assert_sentence(error, path, [])
 
@@ -350,5 +352,5 @@ def test_a_wall_under_a_recorded_agent(tmp_path: Path) -> None:
     trace.positions[4, 1] = (3, 4)
     path = recordings.tracks(trace, tmp_path)
     with pytest.raises(MetropolisError, match=r"step 4, agent 'Agent 1': .*\(3, 4\) is a wall"):
-        import_movement(path, radius=4, map=open_map(9, 5))
-    assert isinstance(import_movement(path, radius=4, map=open_map(9, 6)).meta, TraceMeta)
+        import_recording(path, radius=4, map=open_map(9, 5))
+    assert isinstance(import_recording(path, radius=4, map=open_map(9, 6)).trace.meta, TraceMeta)

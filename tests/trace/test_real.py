@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from metropolis.maps.map import read_genagent_map
-from metropolis.trace.importers import import_movement, import_recording
+from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.trace.validate import jumps
@@ -46,17 +46,17 @@ def test_movement(name: str) -> None:
     assert not jumps(trace.positions, replace(trace.meta, metric="manhattan")).any()
     if name not in JUMPS:
         assert imported.clamped == 0
-        np.testing.assert_array_equal(import_movement(path).positions, trace.positions)
+        np.testing.assert_array_equal(import_recording(path).trace.positions, trace.positions)
         return
     assert imported.clamped > 0
     more = JUMPS[name] - 1
     with pytest.raises(MetropolisError, match=rf"and {more} more" if more else "distance of 2;"):
-        import_movement(path)
+        import_recording(path)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str, tmp_path: Path) -> None:
-    movement = import_movement(SHARED / "movement" / f"{CALLS[name]}.json.gz", jumps="clamp")
+    movement = import_recording(SHARED / "movement" / f"{CALLS[name]}.json.gz", jumps="clamp").trace
     trace = import_calls(SHARED / "calls" / f"{name}.csv.gz", movement)
     assert trace.meta.calls_origin == ("recorded" if name.startswith("aw3") else "derived")
     assert len(trace.calls) > 900

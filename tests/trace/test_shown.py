@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.trace.importers import import_movement
+from metropolis.trace.importers import import_recording
 from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.trace.schema import Calls, Trace, TraceMeta
 from metropolis.trace.shown import Lines, Shown
@@ -115,7 +115,7 @@ def written(root: Path, form: str) -> Path:
 
 @pytest.mark.parametrize("form", ["master", "movement", "environment"])
 def test_imports_keep_activities_and_conversations(tmp_path: Path, form: str) -> None:
-    trace = import_movement(written(tmp_path, form), radius=4)
+    trace = import_recording(written(tmp_path, form), radius=4).trace
     last = (Shown(5, 0, Look("baking", "🍞", "Cafe: kitchen")),) if form == "environment" else ()
     assert trace.shown == WANTED + last
     summary = summarise(trace)
@@ -131,4 +131,4 @@ def test_bad_texts_are_refused(tmp_path: Path, field: str, value: object) -> Non
     path = tmp_path / "master_movement.json"
     path.write_text(json.dumps(moves))
     with pytest.raises(MetropolisError, match=f"Ann.*{field}"):
-        import_movement(path, radius=4)
+        import_recording(path, radius=4)

@@ -131,17 +131,5 @@ def import_recording(
     return Import(trace, replace(recording, positions=tracks), clamped)
 
 
-def import_movement(
-    path: str | Path,
-    *,
-    radius: float | None = None,
-    velocity: float | None = None,
-    map: GridMap | None = None,
-    jumps: Literal["error", "clamp"] = "error",
-) -> Trace:
-    """The movement at `path` as a trace without calls; see `import_recording`."""
-    return import_recording(path, radius=radius, velocity=velocity, map=map, jumps=jumps).trace
-
-
 def _first_given(*values: float | None) -> float:
     return float(next(value for value in values if value is not None))
