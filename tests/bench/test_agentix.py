@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from metropolis._core import InstancePool
 from metropolis.bench import agentix
 from metropolis.bench.agentix.measure import Bench, Measured, Throughput, throughput_at
-from metropolis.bench.agentix.systems import AGENTIX, FINE_MLFQ, SYSTEMS, VLLM, VLLM_OPT
+from metropolis.bench.agentix.systems import (
+    AGENTIX,
+    FINE_AGENTIX,
+    FINE_MLFQ,
+    SYSTEMS,
+    VLLM,
+    VLLM_OPT,
+)
 from metropolis.bench.agentix.tables import max_ratio, over_seeds, pooled, ratios_of
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import load_profile
 
 POINT = Measured(0, "BFCL", "vLLM", "least_used", 1, 1.0, 10.0, 20.0, {95: 1.0, 99: 1.0}, 0, 1.0)
@@ -67,6 +75,20 @@ def test_an_instance_is_busy_at_its_busy_rate() -> None:
     low, high = (bench.run("BFCL", VLLM_OPT, load * per_s) for load in (0.5, 2.0))
     assert high.average_ms > 2 * low.average_ms
     assert bench.run("BFCL", AGENTIX, 2.0 * per_s).average_ms < high.average_ms
+
+
+def test_whole_prompts_and_empty_places_take_time() -> None:
+    """Beside the cache, what sets vLLM apart; and what Agentix fills (section 4.2.2)."""
+    bench = Bench("llama-3-8b/a100", sequences=32, programs=400, seed=1, preemption="swap")
+    for system, pool, load, factor in (
+        (VLLM, PoolOptions(), 0.8, 0.9),
+        (replace(FINE_AGENTIX, pool=VLLM_OPT.pool), FINE_AGENTIX.pool, 2.0, 0.99),
+    ):
+        per_s = load * bench.busy_per_s("BFCL", system)
+        slow, fast = (
+            bench.run("BFCL", one, per_s).average_ms for one in (system, replace(system, pool=pool))
+        )
+        assert fast < factor * slow
 
 
 def test_copies_at_every_preemption_take_time() -> None:

@@ -15,6 +15,7 @@ from metropolis.bench.kairos.measure import NEAR, SYSTEMS, Bench, Measured, next
 from metropolis.bench.kairos.paper import bands_of
 from metropolis.bench.kairos.tables import OverSeeds, accuracies, reductions
 from metropolis.durable import DamagedError
+from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.agentic import CO_LOCATED
 
 SMALL = ["--minutes", "0.2", "--history", "20", "--instances", "1", "--loads", "1,20"]
@@ -55,6 +56,13 @@ def test_the_papers_ranges_are_printed_beside_ours() -> None:
     result = CliRunner().invoke(kairos.command, command, catch_exceptions=False)
     for text in ("45.1 to 72.8", "9.5 to 10.6", "83.5", "20 programs before them"):
         assert text in result.output
+
+
+@pytest.mark.parametrize(
+    ("profile", "tokens"), [("llama-3-8b/a40-tp1", 218_014), ("llama-2-13b/a40-tp1", 22_699)]
+)
+def test_the_paper_s_gpus_hold_as_much_as_the_documents_say(profile: str, tokens: int) -> None:
+    assert load_profile(profile).kv_capacity_tokens == tokens
 
 
 def test_the_larger_model_has_ranges_of_its_own() -> None:

@@ -134,3 +134,19 @@ def test_a_request_that_overruns_keeps_its_memory_until_it_leaves() -> None:
         assert packing.place(request(1, 600), now_s) is None
     packing.completed(ServedRequest(request(0, 600), 0, 0.0, 1001.0, 5))
     assert packing.place(request(1, 600), 1001.0) == 0
+
+
+def test_a_request_that_overruns_is_expected_to_last_as_the_longer_ones_did() -> None:
+    packing = KairosPacking(Fleet.uniform(1, 1000, 20.0))
+
+    def plan(number: int) -> QueuedRequest:
+        return QueuedRequest(number, "p", "plan", 300, 0.0, 0.0)
+
+    for number in range(32):
+        packing.place(plan(number), 0.0)
+        packing.completed(ServedRequest(plan(number), 0, 0.0, (1.0, 21.0)[number % 2], 5))
+    assert packing.place(plan(100), 100.0) == 0  # until 111
+    unknown = request(101, 200)  # for 10 seconds: 400 tokens at the end
+    assert packing.place(unknown, 112.0) is None  # beside up to 720, until 121
+    packing.completed(ServedRequest(plan(100), 0, 100.0, 112.5, 5))
+    assert packing.place(unknown, 112.5) == 0

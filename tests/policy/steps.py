@@ -8,13 +8,18 @@ from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 
 
 def waits(
-    programs: Mapping[str, Sequence[Sequence[int]]], policy: Policy, slots: int
+    programs: Mapping[str, Sequence[Sequence[int]]],
+    policy: Policy,
+    slots: int,
+    *,
+    arrivals_first: bool = False,
 ) -> dict[str, int]:
     """By program, which arrive at 0: units from then to its end in which it did not decode.
 
     A program is a sequence of forks; a fork is the lengths of calls that run in parallel, and the
     next begins when all are over. In every unit the batch is made of those who rank first; without
-    preemption, of those who run and then those who rank first.
+    preemption, of those who run and then those who rank first. Calls change their levels before
+    others arrive at the same instant, or with `arrivals_first` after that, as in the scheduler.
     """
     left: dict[int, int] = {}
     active: dict[int, QueuedRequest] = {}
@@ -47,7 +52,8 @@ def waits(
         now += 1
         running.clear()
         running.update(batch)
-        policy.passed(now)  # before what arrives at this instant
+        if not arrivals_first:
+            policy.passed(now)
         for number in sorted(batch):
             left[number] -= 1
             if not left[number]:
@@ -60,5 +66,7 @@ def waits(
                     else:
                         ended[request.program] = now
                         policy.program_ended(request.program)
+        if arrivals_first:
+            policy.passed(now)
     service = {name: sum(max(fork) for fork in program) for name, program in programs.items()}
     return {name: ended[name] - service[name] for name in programs}

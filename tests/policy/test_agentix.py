@@ -31,6 +31,8 @@ def test_figure_2() -> None:
     assert waits(FIGURE_2, Fcfs(), slots=2) == {"A": 3, "B": 4, "C": 7, "D": 4}  # 18
     assert waits(FIGURE_2, Mlfq(QUANTA_S), slots=2) == {"A": 3, "B": 3, "C": 2, "D": 9}  # 17
     assert waits(FIGURE_2, Plas(QUANTA_S), slots=2) == {"A": 3, "B": 4, "C": 2, "D": 3}  # 12
+    late = waits(FIGURE_2, Plas(QUANTA_S), slots=2, arrivals_first=True)
+    assert sum(late.values()) == 13
     assert waits(FIGURE_2, Atlas(QUANTA_S), slots=2) == waits(FIGURE_2, Plas(QUANTA_S), slots=2)
 
 
@@ -106,6 +108,37 @@ def test_threads_count_once_in_atlas_and_all_in_plas() -> None:
         assert policy.program_times_s("p")[0] == service_s
         policy.program_ended("p")
         assert policy.program_times_s("p") == (0.0, 0.0)
+
+
+def test_waits_add_up_in_plas_and_along_chains_in_atlas() -> None:
+    for policy, waited_s in ((Plas(), 3 + 1 + 2), (Atlas(), 3 + 2)):
+        threads = [request(0), request(1)]
+        for thread in threads:
+            policy.arrived(thread)
+        policy.started(threads[1], 1.0)
+        policy.completed(ServedRequest(threads[1], 0, 1.0, 2.0, 1))
+        policy.started(threads[0], 3.0)
+        policy.completed(ServedRequest(threads[0], 0, 3.0, 4.0, 1))
+        run(policy, request(2, arrived_s=4.0), 6.0, 7.0)
+        assert policy.program_times_s("p")[1] == waited_s
+
+
+def test_a_promoted_call_begins_anew_behind_those_of_the_first_level() -> None:
+    policy, promoted, other = Plas((2.0, 10.0), beta=3.0), request(0), request(1, "q", 15.0)
+    policy.arrived(promoted)
+    policy.started(promoted, 0.0)
+    policy.passed(2.0)
+    policy.preempted(promoted, 4.0)
+    policy.arrived(other)
+    policy.passed(16.0)  # 12 = 3 * 4
+    assert level(policy, promoted) == level(policy, other) == 0
+    assert policy.rank(other) < policy.rank(promoted)
+    policy.started(promoted, 17.0)
+    assert policy.due_s == 19.0  # the quantum of the first level
+    policy.passed(19.0)
+    assert level(policy, promoted) == 1
+    policy.completed(ServedRequest(promoted, 0, 13.0, 20.0, 1))
+    assert policy.program_times_s("p") == (3.0, 1.0)  # since the promotion
 
 
 def test_a_program_that_starves_is_promoted_with_all_its_threads() -> None:

@@ -13,14 +13,14 @@ ARRIVALS, PER_S = 19_366, 5.53
 
 def test_gaps_and_counts_are_as_bursty_as_those_of_the_trace() -> None:
     variations, ratios = [], []
-    for seed in range(12):
+    for seed in range(30):
         arrivals_s = np.array(drifting_arrivals_s(ARRIVALS, PER_S, seed))
         gaps_s = np.diff(arrivals_s)
         variations.append(gaps_s.std() / gaps_s.mean())
         counts = np.bincount((arrivals_s // 60).astype(int))[: int(arrivals_s[-1] // 60)]
         ratios.append(counts.var() / counts.mean())
     assert np.mean(variations) == pytest.approx(1.094, abs=0.01)
-    assert np.mean(ratios) == pytest.approx(16.1, abs=3)  # single seeds: 4.6 (standard deviation)
+    assert np.median(ratios) == pytest.approx(16.1, abs=2)  # the mean is 18, single seeds 7 to 44
 
 
 @pytest.mark.parametrize("count", [0, 1, 500])
