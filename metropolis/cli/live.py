@@ -29,7 +29,7 @@ from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory, TakenError
 from metropolis.runtime.live.result import INTERRUPTED, RunResult
-from metropolis.runtime.live.setup import StepsError
+from metropolis.runtime.live.setup import check_steps
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.live.stored import MEMORY, portable_address
 from metropolis.sim.virtual import VirtualInstances
@@ -101,6 +101,8 @@ def run_scenario(
     if view:
         check_viewer()
     steps = options.last_step(scenario)  # raises on a wrong length
+    if resume and out is not None:
+        check_steps(steps, RunDirectory(out).intact_steps)  # before repeated steps are cut off
     backend = checked_backend(options, scenario)  # before the folder is created
     try:
         simulation, folder = _create_run(
@@ -150,7 +152,7 @@ def _complete(
         if sentence is None and isinstance(error, MetropolisError):
             sentence = f"{error}"
         sentence = sentence or describe_error_in(str(file_of(options.world)), error)
-        if sentence is None or isinstance(error, StepsError):
+        if sentence is None or steps < simulation.first_step:
             raise
         progress = _progress(simulation.result().steps, steps, folder)
         raise MetropolisError(f"{sentence}; {progress}") from error

@@ -147,16 +147,14 @@ def checked_reach(world: World) -> Reach:
     return world.reach
 
 
-class StepsError(MetropolisError):
-    """The number of steps is wrong, or the run has already reached more."""
-
-
 def check_steps(steps: Step, recorded: Step) -> None:
-    """Raise StepsError unless a run of which `recorded` steps are known can end at `steps`."""
+    """Raise MetropolisError unless a run of which `recorded` steps are known can end at `steps`."""
     if not isinstance(steps, int) or isinstance(steps, bool):
-        raise StepsError(f"steps is {steps!r}; it should be a whole number")
+        raise MetropolisError(f"steps is {steps!r}; it should be a whole number")
     if steps < recorded:
-        raise StepsError(f"the run has already reached step {recorded}; it cannot end at {steps}")
+        raise MetropolisError(
+            f"the run has already reached step {recorded}; it cannot end at {steps}"
+        )
 
 
 def rule_of(configuration: RunConfiguration, reach: Reach) -> Rule:
