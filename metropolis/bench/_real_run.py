@@ -51,9 +51,10 @@ def read_run(path: Path) -> Run:
         raise MetropolisError(f"{path} is not a CSV file: {error}") from error
     header, *body = [cells for cells in lines if cells] or [[]]
     for column in COLUMNS:
-        if column not in header:
+        if (count := header.count(column)) != 1:
             raise MetropolisError(
-                f"{path}: the header lacks the column {column!r}; it must hold {', '.join(COLUMNS)}"
+                f"{path}: the header {'repeats' if count else 'lacks'} the column {column!r}; it "
+                f"must hold {', '.join(COLUMNS)}, each once"
             )
     rows: list[tuple[float, ...]] = []
     without_output = 0

@@ -106,6 +106,7 @@ GOOD = "0.5,100,10,0.9,1.5"
         (HEADER, "holds no request that got a token"),
         (f"{HEADER}\n0.5,100,0,,", "holds no request that got a token"),
         (f"{HEADER.replace('input_', '')}\n{GOOD}", "lacks the column 'input_tokens'"),
+        (f"{HEADER},queued_s\n{GOOD},9", "repeats the column 'queued_s'"),
         (f"{HEADER}\n{GOOD}\n0.5,100,10,0.9", "row 2 has 4 fields, the header has 5"),
         (f"{HEADER}\nsoon,100,10,0.9,1.5", "row 1, field 'queued_s' is 'soon'"),
         (f"{HEADER}\nnan,100,10,0.9,1.5", "row 1, field 'queued_s' is 'nan'"),
