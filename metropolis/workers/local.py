@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from itertools import islice
 from threading import get_ident
@@ -31,6 +32,19 @@ from metropolis.world.transaction import Transaction, split_into_clusters
 from metropolis.world.view import Reach, Reads, View
 
 THREADS_MAX = 1024
+
+
+@contextmanager
+def _drawn_apart(agent: Agent) -> Iterator[None]:
+    """Let what `agent` draws in the block leave its later draws in the step as they are."""
+    drawn_at, random = agent._drawn_at, getattr(agent, "_random", None)
+    agent._drawn_at = -1
+    try:
+        yield
+    finally:
+        agent._drawn_at = drawn_at
+        if random is not None:
+            agent._random = random
 
 
 class LocalWorker:
@@ -253,7 +267,10 @@ class LocalWorker:
     def intent(self, agent: Agent, body: Entity, steps: int) -> list[Position]:
         """Where `agent`, whose body is `body`, expects to be in the steps after the next one."""
         path = []
-        with Invocation(self.invocations, agent.step, (agent.name,), agent.intent, agent):
+        with (
+            _drawn_apart(agent),
+            Invocation(self.invocations, agent.step, (agent.name,), agent.intent, agent),
+        ):
             for position in islice(agent.intent(body.position), steps):
                 path.append(checked_position(position, body.name))
                 if (flaw := self._world.metric.flaw(path[-1])) is not None:

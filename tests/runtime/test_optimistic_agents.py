@@ -178,3 +178,26 @@ def test_an_intent_that_changes_its_agent_is_refused() -> None:
 
     with pytest.raises(MetropolisError, match=r"agent 'b' .*its intent\(\) changes it"):
         run(Road(), [Walks("a"), Mutates("b")], waste_budget=1.0)
+
+
+@dataclass
+class Draws(Walker):
+    """Draws in its intent, and in the answers that may follow in the same step."""
+
+    def intent(self, position: Any) -> Any:
+        self.random.random()
+        return []
+
+    async def answer(self, question: Any, llm: Any) -> Any:
+        said = await super().answer(question, llm)
+        return f"{said} {self.random.random()}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_draws_in_an_intent_change_nothing(seed: int) -> None:
+    histories = set()
+    for mode, how in (("lockstep", {}), ("optimistic", {"waste_budget": 1.0})):
+        world = Meadow(6, side=7, joint=2)
+        agents = [Draws(name) for name in world.names]
+        histories.add(run(world, agents, mode, 25, seed=seed, **how).history_sha256)
+    assert len(histories) == 1

@@ -140,7 +140,6 @@ def test_models_number_bullet_and_quote() -> None:
     assert planning.option_in("I would choose room 10", options) == "room 10"
     assert planning.option_in("nowhere", options) is None
     assert utterance_of("Hello there!") == Utterance("Hello there!", False)
-    assert utterance_of('{"utterance": 3}').text
     assert insight_of("People talk.") == ("People talk.", [])
 
 
@@ -179,3 +178,26 @@ def test_the_beginning_of_a_sentence_is_no_first_name() -> None:
     assert "How do Ada Whitlock and Isabella Rodriguez stand" in talk.questions(
         Prompt(text), Random(0)
     )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            '{"utterance": "Yes, \\"tea\\" it is.", "ends": true}',
+            Utterance('Yes, "tea" it is.', True),
+        ),
+        ('```json\n{"utterance": "Bye.", "ends": "true"}\n```', Utterance("Bye.", True)),
+        ('{"utterance": "Well", "ends": "false"}', Utterance("Well", False)),
+        ('{"utterance": "Perhaps I could', Utterance("Perhaps I could", False)),
+        ('{"utterance": "Perhaps \\', Utterance("Perhaps", False)),
+        ('{"utterance": "\\ud83d", "ends": false}', Utterance("?", False)),
+        ('{"utterance": "\\ud83d\\ude00"}', Utterance("\U0001f600", False)),
+        ('{"utterance": 3}', Utterance("", True)),
+        ("```", Utterance("", True)),
+        ("", Utterance("", True)),
+        ("Hello there!", Utterance("Hello there!", False)),
+    ],
+)
+def test_utterances_of_models_may_be_fenced_cut_or_empty(answer: str, said: Utterance) -> None:
+    assert utterance_of(answer) == said

@@ -30,7 +30,7 @@ STOPPED = {
     "recency_w": 1,
     "relevance_w": 2,
     "importance_w": 1,
-    "recency_decay": 0.99,
+    "recency_decay": 0.98,
     "importance_trigger_max": 120,
     "importance_trigger_curr": 17,
     "daily_req": ["wake up at six", "bake bread"],
@@ -76,6 +76,9 @@ NODES = [
 ]
 
 
+NODES_CHAT = "Ann Ash and Ben Birch are conversing about bread"
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A simulation that stopped at six in the evening of its second day, for Ann."""
@@ -109,7 +112,8 @@ def test_a_stopped_simulation_continues(source: Path, tmp_path: Path) -> None:
     assert ann.unreflected == 17
     own = ann.settings
     assert (own.vision_tiles, own.attention_bandwidth, own.retention) == (6, 5, 7)
-    assert (own.recency_decay, own.relevance_weight, own.reflection_threshold) == (0.99, 2, 120)
+    assert (own.relevance_weight, own.reflection_threshold) == (2, 120)
+    assert own.recency_decay == 0.995  # per hour; that of the file is per rank
     assert [(of.what, of.end_s / 3600) for of in ann.day.hours] == [
         ("sleeping", 6), ("baking", 17), ("chess", 21), ("sleeping", 24),
     ]  # fmt: skip
@@ -133,6 +137,7 @@ def test_a_stopped_simulation_continues(source: Path, tmp_path: Path) -> None:
     bodies = {body.name: body for body in scenario.world.reset(seed=0, options={})}
     assert bodies["Ann Ash"].position == (8, 5)
     assert (bodies["Ann Ash"]["doing"], bodies["Ann Ash"]["asleep"]) == ("opening", False)
+    assert bodies["Ann Ash"]["until_s"] == 18 * 3600 + 15 * 60
     assert bodies["Ben Birch"]["asleep"]
     begun = [
         (record.step // 6, body["doing"])
@@ -147,6 +152,50 @@ def test_weights_of_the_code_are_those_of_its_preset(source: Path, tmp_path: Pat
     assert run_import(source, tmp_path / "town", "--preset", "code-1.0").exit_code == 0
     own = make_scenario(str(tmp_path / "town")).agents[0].settings
     assert (own.recency, own.recency_weight, own.relevance_weight) == ("rank", 0.5, 6)
+    assert own.recency_decay == 0.98
+
+
+def test_a_conversation_ends(source: Path, tmp_path: Path) -> None:
+    path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
+    talk = {"act_description": "conversing about tea", "chatting_with": "Ben Birch"}
+    path.write_text(json.dumps(SCRATCH | STOPPED | talk))
+    assert run_import(source, tmp_path / "town").exit_code == 0
+    scenario = make_scenario(str(tmp_path / "town"))
+    bodies = {body.name: body for body in scenario.world.reset(seed=0, options={})}
+    assert "conversing" not in bodies["Ann Ash"]["doing"]
+
+
+def test_a_relation_that_is_known_from_a_chat_is_no_further_memory(
+    source: Path, tmp_path: Path
+) -> None:
+    root = next(source.rglob("Ann Ash/bootstrap_memory"))
+    stored(root / "associative_memory" / "nodes.json", NODES[:2])
+    assert run_import(source, tmp_path / "town").exit_code == 0
+    ann = make_scenario(str(tmp_path / "town")).agents[0]
+    assert ann.profile.relations == {"Ben Birch": NODES_CHAT}
+    assert [of.text for of in ann.memory.nodes].count(NODES_CHAT) == 1
+
+
+def test_names_of_three_words_beds_and_empty_fields(tmp_path: Path) -> None:
+    """As metropolis exports them; a person who does not begin in bed sleeps there nevertheless."""
+    source = checkout(tmp_path / "source")
+    root = next(source.rglob("personas"))
+    (root / "Ann Ash").rename(root / "Ann de\xa0Ash")
+    scratch = root / "Ann de\xa0Ash" / "bootstrap_memory" / "scratch.json"
+    scratch.write_text(json.dumps(SCRATCH | {"currently": "", "learned": ""}))
+    starts = root.parent / "environment" / "0.json"
+    tiles = json.loads(starts.read_text())
+    starts.write_text(json.dumps(tiles | {"Ann de\xa0Ash": {"x": 8, "y": 5}}))
+    result = run_import(source, tmp_path / "town")
+    assert result.exit_code == 0, result.output
+    ann, ben = make_scenario(str(tmp_path / "town")).agents
+    assert (ann.name, ann.profile.goal, ann.profile.at, ann.bed) == (
+        "Ann de Ash",
+        "",
+        (8, 5),
+        (2, 2),
+    )
+    assert ben.bed == ben.profile.at
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from metropolis.worlds.smallville import town_profiles
 from metropolis.worlds.smallville.geography import Atlas
 from metropolis.worlds.smallville.memory import Node
 from metropolis.worlds.smallville.perceiving import Noticed
+from metropolis.worlds.smallville.planning import chooses
 from metropolis.worlds.smallville.reacting import SILENCE_S, WAITING, react
 from metropolis.worlds.smallville.resident import Resident
 from metropolis.worlds.smallville.state import DAY_S, HOUR_S, Activity, Day, Task
@@ -150,3 +151,24 @@ def test_waiting_lasts_until_a_minute_before_the_other_is_done() -> None:
     again = Model("wait")
     assert reacts(me, [seen(2, CHAIRS[0])], again) == ("", None), "it waits already"
     assert not again.prompts
+
+
+@pytest.mark.parametrize(
+    ("answer", "chosen"),
+    [
+        ("Yes.", True),
+        ("yes, though they talked yesterday", True),
+        ("No, they talked yesterday.", False),
+        ("Not now: yes would be rude", False),
+        ("yesterday", False),
+        ("", False),
+    ],
+)
+def test_the_first_of_two_answers_counts(answer: str, chosen: bool) -> None:
+    assert chooses(answer, "yes", "no|not") == chosen
+
+
+def test_no_need_to_wait_is_going_on() -> None:
+    for answer in ("go on; no need to wait", "No need to wait.", "They should not wait"):
+        assert not chooses(answer, r"wait\w*", "go on|no|not")
+    assert chooses("Ann should wait, not go on", r"wait\w*", "go on|no|not")

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -172,9 +172,10 @@ def check_tile(grid: GridMap, name: str, at: Tile, path: Path) -> None:
 
 
 def _fields(profile: Profile) -> dict[str, Any]:
-    """The fields that are not empty."""
-    fields = asdict(profile) | {"settings": table_of(profile.settings)}
-    return {name: value for name, value in fields.items() if value}
+    """The fields that are required or not empty."""
+    values = asdict(profile) | {"settings": table_of(profile.settings)}
+    required = {of.name for of in fields(Profile) if of.default is of.default_factory}
+    return {name: value for name, value in values.items() if value or name in required}
 
 
 def _table(fields: Mapping[str, Any]) -> str:

@@ -107,6 +107,10 @@ class Memory:
         self.accessed_s = [self.accessed_s[number] for number in kept]
         self.__post_init__()
 
+    def has(self, text: str) -> bool:
+        """Whether there is a node of that text."""
+        return any(text in numbers for numbers in self._numbers.values())
+
     def importance(self, kind: Kind, text: str) -> int | None:
         """The importance of the node of that kind and text; None: there is none."""
         number = self._numbers[kind].get(text)

@@ -133,6 +133,12 @@ def first_line(text: str) -> str:
     return next(iter(lines_of(text)), "").strip("\"' .")
 
 
+def chooses(answer: str, choice: str, others: str) -> bool:
+    """Whether an answer says `choice` before any of `others`, which are patterns of words."""
+    found = re.search(rf"\b(?:({choice})|{others})\b", answer.lower())
+    return found is not None and found[1] is not None
+
+
 def is_sleep(what: str) -> bool:
     """Whether a plan's text means sleep."""
     return re.match(r"(?:is )?(?:asleep|sleep)", what.lower()) is not None

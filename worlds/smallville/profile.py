@@ -35,7 +35,9 @@ class Profile:
     room: str
     """The arena of `home` in which they sleep."""
     at: tuple[int, int]
-    """Their tile at step 0, beside or on their bed."""
+    """Their tile at step 0."""
+    bed: tuple[int, int] | None = None
+    """The tile on which they sleep; None: `at`."""
     workplace: str = ""
     """The sector in which they work or study; empty: at home, or none."""
     topics: Mapping[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
 from metropolis.worlds.smallville.perceiving import Noticed
-from metropolis.worlds.smallville.planning import revise_tasks
+from metropolis.worlds.smallville.planning import chooses, revise_tasks
 from metropolis.worlds.smallville.state import DAY_S, HOUR_S, MINUTE_S
 from metropolis.worlds.smallville.world import Doing, Observation, Seen
 
@@ -47,7 +47,7 @@ async def react(
     if _in_the_way(me, observation, other) and now_s < other.until_s - MINUTE_S:
         prompt = prompts.decide_to_react(me, other, now_s)
         answer = await llm.chat(prompt, function="decide_to_react", max_tokens=20)
-        if "wait" in answer.text.lower():
+        if chooses(answer.text, r"wait\w*", "go on|no|not"):
             return "", await _wait(me, observation, other.until_s - MINUTE_S, llm)
     return "", None
 
@@ -63,7 +63,7 @@ async def _wants_to_talk(me: Resident, other: Seen, now_s: int, llm: LLM) -> boo
     known = me.memory.about(other.name, NEWEST_MEMORIES, me.embed)
     prompt = prompts.decide_to_talk(me, other.name, other.doing, known, now_s)
     answer = await llm.chat(prompt, function="decide_to_talk", max_tokens=20)
-    return "yes" in answer.text.lower()
+    return chooses(answer.text, "yes", "no|not")
 
 
 def _in_the_way(me: Resident, observation: Observation, other: Seen) -> bool:

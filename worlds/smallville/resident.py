@@ -96,7 +96,7 @@ class Resident(Agent):
             self.memory.add(Node("thought", text, 0, MEMORY_IMPORTANCE, self.name, "knows", text))
         self._learn_facts(self.first_day, 0)
         for name, text in self.profile.relations.items():
-            if self.memory.importance("thought", text) is None:
+            if not self.memory.has(text):
                 node = Node("thought", text, 0, RELATION_IMPORTANCE, self.name, "knows", name)
                 self.memory.add(node)
 
@@ -250,4 +250,4 @@ class Resident(Agent):
     @property
     def bed(self) -> Tile:
         """The tile on which it sleeps."""
-        return self.profile.at
+        return self.profile.bed or self.profile.at

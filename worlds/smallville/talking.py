@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 Thought = tuple[str, Sequence[int]]
 """A text, and the numbers of the memories that it is based on."""
 RELATION_MEMORIES, TURN_MEMORIES = 30, 15
+_SAID = re.compile(r'"utterance"\s*:\s*"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
+_ENDS = re.compile(r'"ends"\s*:\s*"?true', re.IGNORECASE)
 UTTERANCE_SCHEMA = {
     "type": "object",
     "properties": {"utterance": {"type": "string"}, "ends": {"type": "boolean"}},
@@ -149,10 +152,14 @@ async def _say(me: Resident, turn: Turn, now_s: int, llm: LLM) -> Utterance:
 
 
 def utterance_of(text: str) -> Utterance:
-    """The utterance in a model's answer; its first line if it is not in the JSON format."""
-    try:
-        said = json.loads(text)
-        words = str(said["utterance"]).strip()
-        return Utterance(words, bool(said["ends"]) or not words)
-    except (ValueError, KeyError, TypeError):
-        return Utterance(first_line(text), False)
+    """The utterance in a model's answer, JSON that may be fenced or cut; else its first line."""
+    if found := _SAID.search(text):
+        try:
+            words = json.loads(f'"{found[1]}"', strict=False)
+        except ValueError:  # a wrong escape
+            words = found[1].replace("\\", "")
+        ends = _ENDS.search(text, found.end()) is not None
+    else:
+        words, ends = "" if text.strip().startswith(("{", "`")) else first_line(text), False
+    words = words.encode(errors="replace").decode().strip()  # half a character cannot be stored
+    return Utterance(words, ends or not words)

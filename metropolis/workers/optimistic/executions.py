@@ -175,8 +175,7 @@ class OneResolution:
             self.minds[one.number] = mind
             body = self.writes.get(one.name) or state.entity(one.name, self.step)
             assert body is not None
-            if path := self._intent(local, minds, one.number, mind, body):
-                self.forecasts[one.number] = body, path
+            self.forecasts[one.number] = body, self._intent(local, minds, one.number, mind, body)
 
     def _intent(
         self, local: LocalWorker, minds: Minds, number: AgentId, mind: Mind, body: Entity

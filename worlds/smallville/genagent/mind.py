@@ -158,8 +158,11 @@ def schedule_of(scratch: Fields, field: str) -> list[Task]:
 def _activity(
     scratch: Fields, grid: GridMap, now: datetime, at: Tile
 ) -> tuple[Activity | None, Doing | None]:
-    """The current activity; it is carried on where it is if the person has arrived."""
-    if scratch.content.get("act_description") is None:
+    """The current activity; it is carried on where it is if the person has arrived.
+
+    None: there is none, or it is a conversation, which ends here.
+    """
+    if scratch.content.get("act_description") is None or scratch.content.get("chatting_with"):
         return None, None
     what = scratch.text("act_description")
     found = _DETAILED.fullmatch(what)
@@ -181,7 +184,7 @@ def _activity(
     activity = Activity(what, place, thing, state, goal, until_s, asleep)
     if asleep and goal == at:
         return activity, Doing(SLEEPING, emoji, place, thing, asleep=True)
-    return activity, Doing(what, emoji, place, thing, state)
+    return activity, Doing(what, emoji, place, thing, state, until_s=until_s)
 
 
 def _tile(fields: Fields, field: str, grid: GridMap) -> Tile:

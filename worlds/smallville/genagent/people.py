@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from metropolis.maps.map import GridMap
-from metropolis.trace.importers.genagent import CLOCK, DATE
+from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.folder import check_tile
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
@@ -85,7 +85,7 @@ def read_genagent_people(checkout: Path, simulation: str, grid: GridMap, preset:
     people = [
         _person(
             stored / "personas" / name / "bootstrap_memory",
-            name,
+            name.replace(NO_BREAK, " "),
             _start_tile(starts, name, starts_file),
             history.get(name, ()),
             atlas,
@@ -100,7 +100,8 @@ def read_genagent_people(checkout: Path, simulation: str, grid: GridMap, preset:
     known = Places(grid.arena_names, homes)
     profiles, workplaces = [], []
     for person in people:
-        profile, others = person.profile, [name for name in names if name != person.profile.name]
+        profile = person.profile
+        others = [of.profile.name for of in people if of is not person]
         texts = {
             "learned": profile.background,
             "daily_plan_req": person.plan,
@@ -137,7 +138,8 @@ def _names(stored: Path, meta: Fields) -> list[str]:
     if not isinstance(names, list) or not names:
         raise MetropolisError(f"{field} is {names!r}; it should be a list of names")
     for name in names:
-        is_name = isinstance(name, str) and name.isprintable() and name.strip(" .")
+        is_name = isinstance(name, str) and name.replace(NO_BREAK, " ").isprintable()
+        is_name = is_name and name.strip(" .")
         if not is_name or "/" in name or "\\" in name:
             raise MetropolisError(f"{field} holds {name!r}; it should hold names of people")
         if names.count(name) > 1:
@@ -205,6 +207,7 @@ def _person(
         home=home,
         room=room,
         at=at,
+        bed=_bed(atlas, f"{home}: {room}", at),
         memories=() if memories else history,
         places=() if past else places,
         settings=_settings(scratch, preset),
@@ -212,10 +215,17 @@ def _person(
     return _Person(profile, plan, past, unknown)
 
 
+def _bed(atlas: Atlas, room: str, at: Tile) -> Tile | None:
+    """A tile of the person's room to sleep on; None: the person begins in the room, on `at`."""
+    free = atlas.tiles(room)
+    return None if at in free else next(iter((*atlas.tiles(f"{room}: bed"), *free)), None)
+
+
 def _settings(scratch: Fields, preset: str) -> Settings:
     own: dict[str, float] = {}
     for field, setting in _SETTINGS.items():
-        if field in scratch.content:
+        is_by_rank = PRESETS[preset].recency == "rank"
+        if field in scratch.content and (field != "recency_decay" or is_by_rank):
             number = scratch.number(field)
             own[setting] = int(number) if number.is_integer() else number
     for field, setting in _WEIGHTS.items():
