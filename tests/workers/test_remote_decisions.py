@@ -163,12 +163,14 @@ def test_the_history_is_lockstep_s(kind: type[Agent], seed: int, loss: float) ->
 
 
 def test_known_answers_are_not_bought_again_when_workers_are_lost() -> None:
-    chaos, llm = Chaos(3, loss=0.05), Late()
-    result = run(Walker, chaos, 20, llm=llm)
-    assert chaos.links > WORKERS + 3
-    # A request in flight that no execution needs is cancelled, and may be sent again.
-    assert len(set(llm.answered)) == len(llm.answered)
-    assert result.history_sha256 == run(Walker, None, 20).history_sha256
+    known, lost = run(Walker, None, 20), 0
+    for seed in range(4):
+        chaos, llm = Chaos(seed, loss=0.05), Late()
+        assert run(Walker, chaos, 20, llm=llm).history_sha256 == known.history_sha256
+        # A request in flight that no execution needs is cancelled, and may be sent again.
+        assert len(set(llm.answered)) == len(llm.answered)
+        lost += chaos.links - WORKERS
+    assert lost  # how many depends on how messages fall together: some 5 a run
 
 
 def test_workers_that_are_always_lost_end_the_run() -> None:
