@@ -18,7 +18,7 @@ INTENTIONS = 4
 """Maximum number of conclusions of today's conversations in a prompt."""
 
 
-def whole(me: Resident, now_s: int | None = None) -> str:
+def whole(me: Resident, now_s: int) -> str:
     """All facts: for planning, and for what the resident says."""
     profile = me.profile
     lines = [f"Knows: {' '.join(profile.relations.values())}"]

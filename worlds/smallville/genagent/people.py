@@ -223,8 +223,8 @@ def _bed(atlas: Atlas, room: str, at: Tile) -> Tile | None:
 
 def _settings(scratch: Fields, preset: str) -> Settings:
     own: dict[str, float] = {}
+    is_by_rank = PRESETS[preset].recency == "rank"
     for field, setting in _SETTINGS.items():
-        is_by_rank = PRESETS[preset].recency == "rank"
         if field in scratch.content and (field != "recency_decay" or is_by_rank):
             number = scratch.number(field)
             own[setting] = int(number) if number.is_integer() else number
