@@ -53,6 +53,7 @@ class IndexedSpeculation final : public Speculation {
   // What a change of the state makes doubtful (speculation_changes.cpp).
   void put(const ResolutionPointer& resolution, std::vector<Write> writes,
            std::vector<Sighting> events);
+  void refuse(const ResolutionPointer& resolution);
   void predict(const ResolutionState& source, const Forecast& forecast);
   void forget(const ResolutionPointer& resolution);
   void lose(ExecutionId id, bool is_failure);

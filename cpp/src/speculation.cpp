@@ -93,6 +93,13 @@ void IndexedSpeculation::resolved(ExecutionId id, Reads reads, std::vector<Write
   if (resolution->sure && !state_.holds(reads, resolution->step, true)) {
     throw std::invalid_argument(name_of(id) + " is sure, and has not read the final versions");
   }
+  const auto is_final = [&](const Write& write) {
+    return state_.versions.is_final(write.entity, resolution->step);
+  };
+  if (std::ranges::any_of(writes, is_final)) {
+    refuse(resolution);
+    return;
+  }
   resolution->reads = std::move(reads);
   resolution->minds = std::move(minds);
   put(resolution, std::move(writes), std::move(events));

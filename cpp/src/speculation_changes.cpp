@@ -44,6 +44,19 @@ void IndexedSpeculation::put(const ResolutionPointer& resolution, std::vector<Wr
   }
 }
 
+// Drops a result that writes what a committed result of the same step has written: its members
+// were there only in predictions, which are being replaced.
+void IndexedSpeculation::refuse(const ResolutionPointer& resolution) {
+  if (resolution->sure) {
+    throw std::invalid_argument("the execution " + std::to_string(resolution->id) +
+                                " writes an entity that a committed result of step " +
+                                std::to_string(resolution->step) + " has written");
+  }
+  hold(resolution->members, resolution->step, false, resolution->id);
+  remove(resolution);
+  command(Kind::DROP, resolution->id, resolution->step);
+}
+
 // Lets others see, in steps without a result, what a member of `source` expects of its body. The
 // forecast is kept as a result of each step; it takes the place of an earlier forecast.
 void IndexedSpeculation::predict(const ResolutionState& source, const Forecast& forecast) {

@@ -139,10 +139,21 @@ void SpeculationVersions::cells_around(Position position, std::vector<CellKey>& 
 }
 
 const SpeculationResult* SpeculationVersions::writer(EntityId entity, Step step) const {
+  const Version* found = beginning(entity, step + 1);
+  return found != nullptr ? found->result.get() : nullptr;
+}
+
+bool SpeculationVersions::is_final(EntityId entity, Step step) const {
+  const Version* found = beginning(entity, step + 1);
+  return found != nullptr && !found->result;
+}
+
+const SpeculationVersions::Version* SpeculationVersions::beginning(EntityId entity,
+                                                                   Step since) const {
   if (index(entity) >= versions_.size()) return nullptr;
   const auto& versions = versions_[index(entity)];
-  const auto found = std::ranges::lower_bound(versions, step + 1, {}, &Version::since);
-  return found != versions.end() && found->since == step + 1 ? found->result.get() : nullptr;
+  const auto found = std::ranges::lower_bound(versions, since, {}, &Version::since);
+  return found != versions.end() && found->since == since ? &*found : nullptr;
 }
 
 void SpeculationVersions::validate() const {

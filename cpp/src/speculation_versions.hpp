@@ -66,6 +66,8 @@ class SpeculationVersions {
 
   // The result, not final, that has written `entity` at the end of `step`; null: none.
   const SpeculationResult* writer(EntityId entity, Step step) const;
+  // Whether a final result has written `entity` at the end of `step`.
+  bool is_final(EntityId entity, Step step) const;
 
   // Calls value(sighting) for each value and event, removed(entity) for each version without one.
   template <class Value, class Removed>
@@ -95,6 +97,8 @@ class SpeculationVersions {
   };
   using Cell = std::vector<std::pair<EntityId, int>>;  // with the number of versions in the cell
 
+  // The version of `entity` that begins with the step `since`; null: none.
+  const Version* beginning(EntityId entity, Step since) const;
   CellKey cell_at(Position position) const;
   template <class Visit>
   void for_cells(Position centre, double radius, const Visit& visit) const;

@@ -143,7 +143,8 @@ class Abort:
 class Drop:
     """Command: forget the result of the resolution, or the forecast, `id`.
 
-    Another one replaces it, or the agent expects nothing any more.
+    Another one replaces it, the agent expects nothing any more, or a committed result of the same
+    step has written the same entity.
     """
 
     id: ExecutionId

@@ -167,6 +167,9 @@ class ReferenceSpeculation:
             if event.writes.get(body, event) is None:
                 raise MetropolisError(f"the execution {event.id} removes the body of agent {agent}")
         self._check_sure(resolution, event.reads)
+        if self._of.versions.is_final(event.writes, step):
+            self._refuse(resolution)
+            return
         for other in self._of.results_at(step):
             if set(other.members) & set(members) or other.writes.keys() & event.writes.keys():
                 self._drop(other)
@@ -178,6 +181,20 @@ class ReferenceSpeculation:
             self._of.results[agent][step] = resolution
         for agent, forecast in sorted(event.forecasts.items()):
             self._predict(resolution, agent, forecast)
+
+    def _refuse(self, resolution: OneResolution) -> None:
+        """Drop a result that writes what a committed result of the same step has written.
+
+        Its members were there only in predictions, which are being replaced.
+        """
+        if resolution.sure:
+            raise MetropolisError(
+                f"the execution {resolution.id} writes an entity that a committed result of step "
+                f"{resolution.step} has written"
+            )
+        self._of.held |= {(agent, resolution.step) for agent in resolution.members}
+        del self._of.resolving[resolution.id]
+        self._commands.append(Drop(resolution.id))
 
     def _predict(self, source: OneResolution, agent: AgentId, forecast: Sequence[Value]) -> None:
         """Let others see what a member expects of its body, in steps without a result."""

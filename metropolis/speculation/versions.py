@@ -46,6 +46,11 @@ class Versions:
         result.final = True
         self._answers.clear()
 
+    def is_final(self, names: Iterable[str], step: Step) -> bool:
+        """Whether a final result of `step` has written one of `names`."""
+        final = [one.writes for one in self._results if one.final and one.step == step]
+        return any(name in writes for writes in final for name in names)
+
     def value(self, name: str, step: Step, *, final: bool) -> Value | None:
         """The newest value of `name` that `step` sees; `final`: among final versions only."""
         answer = self.answer(Question("entity", name), step, final=final)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +12,12 @@ from metropolis.controller.reference import ReferenceController
 from metropolis.rules.metrics import CHEBYSHEV
 from metropolis.rules.rules import versioned
 from metropolis.speculation.base import (
+    Command,
+    Drop,
     Failed,
     Lost,
     Observed,
+    Proceed,
     Proceeded,
     Question,
     Resolve,
@@ -173,6 +176,66 @@ def test_an_agent_named_twice(make: Callable[[], Speculation]) -> None:
 def test_starts(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=sentence):
         native(**changes)
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize("is_sure", [False, True])
+def test_a_write_of_what_is_committed_at_the_same_step(is_native: bool, is_sure: bool) -> None:
+    """Agent 1 runs ahead beside agent 0; meanwhile agent 2 commits step 2, far away."""
+    bodies = ["a", "b", "c"]
+    entities = {n: Value((x, 0), 0) for n, x in zip(bodies, (0, 3, 30), strict=True)}
+    starts = [entities[name].position for name in bodies]
+    speculation: Speculation
+    if is_native:
+        native = native_controller(versioned(2, 1), CHEBYSHEV, 1, starts, 4)
+        speculation = NativeSpeculation(
+            native, CHEBYSHEV, cluster_radius=2, bodies=bodies, entities=entities,
+            minds=[0, 0, 0], target_step=4, perception_radius=2,
+        )  # fmt: skip
+    else:
+        controller = ReferenceController(versioned(2, 1), CHEBYSHEV, 1, starts, 4)
+        speculation = ReferenceSpeculation(controller, CHEBYSHEV, 2, bodies, entities, [0] * 3, 4)
+
+    def proceed(commands: Sequence[Command], agent: int) -> Resolve:
+        [id] = [one.id for one in commands if isinstance(one, Proceed) and one.agent == agent]
+        return resolve(speculation.handle([Observed(id, ()), Proceeded(id)]))
+
+    def resolve(commands: Sequence[Command]) -> Resolve:
+        [command] = [one for one in commands if isinstance(one, Resolve)]
+        return command
+
+    def end(command: Resolve, **writes: Value) -> Sequence[Command]:
+        minds = dict.fromkeys(command.agents, 0)
+        return speculation.handle([result(command.id, minds=minds, writes=writes)])
+
+    news = Value((5, 0), 1)
+    first = speculation.start()
+    end(proceed(first, 1))
+    end(proceed(speculation.speculate([1]), 1))
+    early = proceed(speculation.speculate([1]), 1)
+    assert (early.step, early.agents, early.sure) == (2, (1,), False)
+    far = proceed(first, 2)
+    far = proceed(end(far), 2)
+    far = proceed(end(far), 2)
+    assert far.step == 2
+    end(far, news=news)
+    speculation.validate()
+    assert end(early, news=news) == [Drop(early.id)]
+    speculation.validate()
+    assert 1 not in speculation.candidates()  # it is repeated when it is sure
+    late = proceed(first, 0)
+    commands = end(late)
+    assert Proceed in map(type, commands)
+    late = proceed(commands, 0)
+    late = resolve(end(late))
+    assert (late.step, late.agents, late.sure) == (2, (1,), True)
+    if is_sure:
+        sentence = f"the execution {late.id} writes an entity that a committed result of step 2 has"
+        with pytest.raises(MetropolisError, match=sentence):
+            end(late, news=news)
+    else:
+        end(late)
+        speculation.validate()
 
 
 def test_positions_and_orders_that_only_the_native_one_checks() -> None:
