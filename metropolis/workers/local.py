@@ -116,6 +116,12 @@ class LocalWorker:
             raise self.client.exhausted
         return begun.execution()
 
+    @property
+    def uses_threads(self) -> bool:
+        """Whether an agent is plain, so that its calls of models keep threads."""
+        methods = {of for one in self._agents for of in (type(one).proceed, type(one).answer)}
+        return not all(_is_async(method) for method in methods - {Agent.answer})
+
     def track_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
         """Attribute the tasks of `loop` to agents from now on."""
         if loop is not self._tracked_loop:

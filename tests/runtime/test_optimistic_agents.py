@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +15,11 @@ import metropolis.workers.local as local
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.client import Client
 from metropolis.runtime.live.optimistic import OptimisticWorkerPool
-from metropolis.types import MetropolisError
+from metropolis.types import MetropolisError, Position
+from metropolis.world.base import Agent, World
+from metropolis.world.entities import Entity
+from metropolis.world.transaction import Transaction
+from metropolis.world.view import View
 from tests.runtime.test_optimistic import Expects, Road, Walks, run
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, choose
 
@@ -58,19 +64,55 @@ def test_the_budget_counts_streams() -> None:
     assert wasted(Streams, 0.01) < 0.04
 
 
-def test_more_plain_agents_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "THREADS_MAX", 2)
+def check_that_it_ends(go: Callable[[], object]) -> None:
     results: list[Any] = []
-
-    def go() -> None:
-        world = Meadow(9, side=12)
-        agents = [PlainWalker(name) for name in world.names]
-        results.append(run(world, agents, steps=30, waste_budget=0.15))
-
-    thread = threading.Thread(target=go, daemon=True)
+    thread = threading.Thread(target=lambda: results.append(go()), daemon=True)
     thread.start()
     thread.join(15)
     assert results, "the run hangs"
+
+
+def test_more_plain_agents_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "THREADS_MAX", 2)
+    world = Meadow(9, side=12)
+    agents = [PlainWalker(name) for name in world.names]
+    check_that_it_ends(lambda: run(world, agents, steps=30, waste_budget=0.15))
+
+
+class Interview(World):
+    """In every step, b is asked many questions at once; c, who stands out of its sight, one."""
+
+    perception_radius, max_velocity, joint_radius = 4, 1, 1
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        places: Mapping[str, Position] = {"a": (0, 0), "b": (0, 1), "c": (6, 0)}
+        return [Entity(name, place, "agent") for name, place in places.items()]
+
+    def observe(self, view: View) -> Any:
+        return view.name
+
+    async def resolve(self, cluster: Transaction) -> None:
+        asked, questions = ("b", 40) if "b" in cluster else ("c", 1)
+        await asyncio.gather(*[cluster[asked].ask(asked, number) for number in range(questions)])
+
+
+@dataclass
+class Guest(Agent):
+    """Only c needs a model to decide, and lags behind."""
+
+    name: str
+
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        for number in range(100 if observation == "c" else 0):
+            llm.chat(f"{number}", max_tokens=10)
+
+    def answer(self, question: Any, llm: Any) -> Any:
+        return llm.chat(f"{question}", max_tokens=10).text
+
+
+def test_answers_that_wait_leave_a_thread_to_those_that_lag_behind() -> None:
+    guests = [Guest(name) for name in "abc"]
+    check_that_it_ends(lambda: run(Interview(), guests, steps=6, waste_budget=1e-6))
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 import pytest
@@ -28,12 +29,14 @@ class Steps:
         return self.steps[agent]
 
 
-def gate_of(steps: Steps, *, there: float = 2.0, waste_budget: float = 0.5) -> CallGate:
+def gate_of(
+    steps: Steps, *, there: float = 2.0, waste_budget: float = 0.5, waiting_max: float = inf
+) -> CallGate:
     """A gate for agent 0 at (0, 0) and agent 1 at (there, 0), who see 4 tiles far."""
     bodies = [Entity("a", (0, 0), "agent"), Entity("b", (there, 0), "agent")]
     state = State(CHEBYSHEV, 4, bodies, FIRST)
     speculation: Any = steps
-    return CallGate(speculation, state, ["a", "b"], 4, waste_budget)
+    return CallGate(speculation, state, ["a", "b"], 4, waste_budget, waiting_max)
 
 
 def key_at(step: int, digest: str = "d") -> Key:
@@ -188,5 +191,21 @@ def test_calls_that_are_not_final_yet_count_by_their_chances() -> None:
         waits, _ = await is_waiting(gate, key_at(6))  # none was in vain
         assert not waits
         await asyncio.gather(*tasks)
+
+    asyncio.run(ask())
+
+
+def test_executions_that_wait_for_one_call_keep_a_thread_each() -> None:
+    gate = gate_of(Steps({0: 5, 1: 5}), waste_budget=0, waiting_max=2)
+
+    async def ask() -> None:
+        (first_waits, first), (second_waits, _) = [
+            await is_waiting(gate, key_at(5)) for _ in range(2)
+        ]
+        assert (first_waits, second_waits) == (True, True)
+        assert not (await is_waiting(gate, key_at(5)))[0]
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert (await is_waiting(gate, key_at(6)))[0]
 
     asyncio.run(ask())

@@ -176,14 +176,18 @@ class OptimisticWorkerPool:
         bought = retry(self._store.answers, range(first, first + AHEAD_MAX + 1))
         answers = KeptAnswers(self._client.journal, bought)
         self._client.journal = answers
-        threads = self._local.threads_max
+        threads, waiting_max = self._local.threads_max, inf
+        if self._local.uses_threads:
+            # Also with a thread for each agent, one must be left to needed steps: an agent may get
+            # many questions at once, or one while its next step already waits.
+            waiting_max = threads - 1 if threads >= len(names) else threads // 2
         self._gate = gate = CallGate(
             speculation,
             predicted,
             names,
             world.perception_radius,
             self.waste_budget,
-            inf if threads >= len(names) else threads // 2,
+            waiting_max,
         )
         self._local.client = client = JoiningClient(self._client, gate)
         decisions = make_decisions(*self._where, self._spec, self._local, self._minds)

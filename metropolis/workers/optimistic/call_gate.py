@@ -91,7 +91,7 @@ class CallGate:
         """Steps of `speculation` count from the first one of `predicted`.
 
         `waste_budget`: the greatest share of the sent calls that may be in vain. At most
-        `waiting_max` calls wait: those of plain agents keep threads that needed steps may lack.
+        `waiting_max` executions wait: plain agents keep threads that needed steps may lack.
         """
         self._waiting_max = waiting_max
         self._speculation, self._predicted = speculation, predicted
@@ -111,17 +111,23 @@ class CallGate:
         """(agent, step) -> the sum of their chances to be in vain."""
         self._sent_total, self._risked_total = 0, 0.0
         self._waiting: dict[Key, _Waiting] = {}
+        self._waiters = 0
+        """Executions that wait, several for one call perhaps."""
 
     async def enter(self, key: Key) -> bool:
         """Return when the speculative call `key` may be sent: whether it is needed by then."""
         lags = self._lags(key)
         risk = self._risk(key, lags)
         self._requested[key.agent, key.step].setdefault(key, risk)
-        if self._dares(key, risk) or len(self._waiting) >= self._waiting_max:
+        if self._dares(key, risk) or self._waiters >= self._waiting_max:
             return False
         if key not in self._waiting:
             self._waiting[key] = _Waiting(asyncio.get_running_loop().create_future(), lags.keys())
-        return await asyncio.shield(self._waiting[key].may_send)
+        self._waiters += 1
+        try:
+            return await asyncio.shield(self._waiting[key].may_send)
+        finally:
+            self._waiters -= 1
 
     def promote(self, agent: AgentId, step: Step) -> None:
         """The calls of an agent-step are needed."""
