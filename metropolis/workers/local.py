@@ -29,7 +29,7 @@ from metropolis.world.base import UNDECIDED, Agent, World
 from metropolis.world.entities import Entity, checked_position
 from metropolis.world.state import State
 from metropolis.world.transaction import Transaction, split_into_clusters
-from metropolis.world.view import Reach, Reads, View
+from metropolis.world.view import Reach, View
 
 THREADS_MAX = 1024
 
@@ -232,13 +232,13 @@ class LocalWorker:
             llm = part.llms[name] = self.llm(name, part.step, part.log)
         return llm
 
-    def observe(self, agent: Agent, step: Step, state: State) -> tuple[Any, Reads]:
-        """Begin the agent's step; returns its observation, and what that was made of."""
+    def observe(self, agent: Agent, step: Step, state: State) -> tuple[Any, View]:
+        """Begin the agent's step; returns its observation, and the view that shows it."""
         agent.begin_step(self._seed, step)
         view = View(state, self._reach, self._seed, step, agent.name)
         observe = self._world.observe
         with Invocation(self.invocations, step, (agent.name,), observe, self._world):
-            return observe(view), view.reads
+            return observe(view), view
 
     def decide_by_routine(self, agent: Agent, observation: Any) -> Any:
         """The agent's action, if it needs no model; otherwise UNDECIDED."""

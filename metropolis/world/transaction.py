@@ -159,7 +159,11 @@ class Member(View):
 
     def _target(self, name: str) -> Entity:
         entity = self._known(name)
-        self._check_write(f"the entity {name!r}", entity.position)
+        try:
+            self._check_write(f"the entity {name!r}", entity.position)
+        except CausalityError:
+            self.refused.add(name)
+            raise
         return entity
 
     def _lookup(self, name: str) -> Entity | None:

@@ -67,6 +67,8 @@ class View:
         self.me = body
         """The agent's own body."""
         self.reads = Reads({name: version}, {}, {})
+        self.refused: set[str] = set()
+        """The entities that were out of its reach."""
         self._state, self._reach, self._seed = state, reach, seed
         self._random: Random | None = None
 
@@ -105,7 +107,7 @@ class View:
         The agent may not even learn whether a distant entity exists.
         """
         entity = self._known(name)
-        self._check_reach(f"the entity {name!r}", entity.position, self._reach.perception_radius)
+        self._check_reach(name, entity.position, self._reach.perception_radius)
         return entity
 
     def events(self, kind: str | None = None) -> list[Event]:
@@ -127,6 +129,7 @@ class View:
     def _known(self, name: str) -> Entity:
         entity = self._lookup(name)
         if entity is None:
+            self.refused.add(name)
             raise CausalityError(
                 f"{self._prefix()} reads the entity {name!r}, and no entity of that name is "
                 f"within the perception radius {self._reach.perception_radius:g}"
@@ -152,13 +155,14 @@ class View:
             self.reads.areas[self.position, chosen] = versions
         return self._with_writes([entity for _, entity in versions if entity is not None], chosen)
 
-    def _check_reach(self, what: str, position: Position, limit: float) -> None:
+    def _check_reach(self, name: str, position: Position, limit: float) -> None:
         if self._reach.metric.perceives(self.position, position, limit):
             return
+        self.refused.add(name)
         far = distance(self._reach.metric, self.position, position)
         raise CausalityError(
-            f"{self._prefix()} reads {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
-            f"{far - limit:g} beyond the perception radius {limit:g}"
+            f"{self._prefix()} reads the entity {name!r} at ({position[0]:g}, {position[1]:g}), "
+            f"{far:g} away: {far - limit:g} beyond the perception radius {limit:g}"
         )
 
     def _prefix(self) -> str:

@@ -236,7 +236,9 @@ def test_more_workers_are_refused() -> None:
 def blind_to(kind: str, patch: pytest.MonkeyPatch) -> None:
     true = Digests.reads
     patch.setattr(
-        Digests, "reads", lambda self, reads: [r for r in true(self, reads) if r[0].kind != kind]
+        Digests,
+        "reads",
+        lambda self, view, **how: [r for r in true(self, view, **how) if r[0].kind != kind],
     )
 
 
@@ -255,7 +257,9 @@ def looks_too_near(patch: pytest.MonkeyPatch) -> None:
         ]
         return asked._replace(radius=radius), tuple(near)
 
-    patch.setattr(Digests, "reads", lambda self, reads: [halved(*r) for r in true(self, reads)])
+    patch.setattr(
+        Digests, "reads", lambda self, view, **how: [halved(*r) for r in true(self, view, **how)]
+    )
 
 
 def forgets_who_was_absent(patch: pytest.MonkeyPatch) -> None:
@@ -266,7 +270,9 @@ def forgets_who_was_absent(patch: pytest.MonkeyPatch) -> None:
         return not isinstance(answer, tuple) or len(answer) > 1
 
     patch.setattr(
-        Digests, "reads", lambda self, reads: [r for r in true(self, reads) if others(r[1])]
+        Digests,
+        "reads",
+        lambda self, view, **how: [r for r in true(self, view, **how) if others(r[1])],
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any
@@ -18,7 +20,7 @@ from metropolis.llm.client import Client
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
-from metropolis.types import AgentError, MetropolisError
+from metropolis.types import AgentError, CausalityError, MetropolisError
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.randomness import keyed_random
@@ -110,6 +112,29 @@ class ReadsTwice(Field):
             self.walk(member, member.action)
 
 
+class Gropes(Field):
+    """It tries what is out of reach, catches the errors, and waits for a model."""
+
+    def observe(self, view: View) -> Any:
+        return self.those_in_reach(view.entity)
+
+    async def resolve(self, cluster: Transaction) -> None:
+        for member in cluster:
+            touch = partial(member.write, at=member.step)
+            found = self.those_in_reach(touch if member.step % 2 else member.entity)
+            await member.ask(member.name, "well?")
+            member.write(found=found)
+            self.walk(member, member.action)
+
+    def those_in_reach(self, reach: Callable[[str], object]) -> list[str]:
+        found = []
+        for name in [*self.names, "nobody"]:
+            with suppress(CausalityError):
+                reach(name)
+                found.append(name)
+        return found
+
+
 class Lazy:
     """What is seen when it is printed."""
 
@@ -174,6 +199,7 @@ class ActsByIdentity(Walker):
     ("world", "agent"),
     [
         (ReadsTwice, Walker),
+        (Gropes, Walker),
         (LooksLater, Walker),
         (LooksLater, LooksTwice),
         (ChangesActions, ActsByMapping),

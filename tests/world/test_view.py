@@ -73,6 +73,7 @@ def test_it_records_what_was_read(state: State) -> None:
     assert view.reads.events == {((0, 0), 4): [wave]}
     named = {name: known[name] for name in ("ann", "stone", "lake")}
     assert view.reads.entities == {**named, "unicorn": None}
+    assert view.refused == {"unicorn", "lake"}
 
 
 def test_draws_depend_on_seed_agent_and_step_only(state: State) -> None:

@@ -16,7 +16,7 @@ from metropolis.types import Position, Step
 from metropolis.world.encoding import plain
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Parts
-from metropolis.world.view import Reads
+from metropolis.world.view import View
 
 CACHED_MAX = 100_000
 """Entities whose digests are kept."""
@@ -61,11 +61,17 @@ class Digests:
         """The events, in order, without those from before the run."""
         return tuple(self.emitted(event) for event in events if event.step >= self._first_step)
 
-    def reads(self, reads: Reads) -> list[tuple[Question, Answer]]:
-        """The questions that were asked, with their answers."""
-        value = self.value
+    def reads(self, view: View, *, sure: bool) -> list[tuple[Question, Answer]]:
+        """The questions that were asked through `view`, with their answers.
+
+        An execution that is refused an entity may go on. If it is `sure`, it is right that the
+        entity is out of reach; where exactly may change until the execution ends, and is no answer.
+        """
+        value, reads = self.value, view.reads
         asked: list[tuple[Question, Answer]] = []
         for name, version in reads.entities.items():
+            if sure and name in view.refused:
+                continue
             entity = version and version[1]
             asked.append((Question("entity", name), None if entity is None else value(entity)))
         for (centre, radius), versions in reads.areas.items():

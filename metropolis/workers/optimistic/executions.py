@@ -18,7 +18,7 @@ from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import State
-from metropolis.world.transaction import Transaction
+from metropolis.world.transaction import Member, Transaction
 from metropolis.world.view import Reads
 
 FORECAST_STEPS = 20
@@ -129,6 +129,12 @@ class OneResolution:
         llms = {one.name: one.llm.continued(log, speculative=not sure) for one in proceeds}
         agents = tuple(one.number for one in proceeds)
         return cls(id, step, agents, proceeds, sure, log, llms)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The members of the cluster, until `end`."""
+        assert self.cluster is not None
+        return self.cluster.members
 
     def begin(self, local: LocalWorker, state: State, minds: Minds) -> None:
         """Let the world resolve the actions, or begin to."""

@@ -227,9 +227,9 @@ class OptimisticWorker:
             self._observer.began(step, number)
         state = self._final if command.sure else self._predicted
         try:
-            observation, one.reads = self._local.observe(agent, step, state)
-            one.asked = len(one.reads)
-            self._report(Observed(one.id, self._digests.reads(one.reads)))
+            observation, view = self._local.observe(agent, step, state)
+            one.reads, one.asked = view.reads, len(view.reads)
+            self._report(Observed(one.id, self._digests.reads(view, sure=command.sure)))
             action = self._local.decide_by_routine(agent, observation)
             if action is UNDECIDED:
                 self._start(one, partial(self._decide, one, agent, observation))
@@ -272,8 +272,8 @@ class OptimisticWorker:
 
     def _resolved(self, one: OneResolution, state: State) -> None:
         one.collect(self._local, state, self._minds)
-        digests = self._digests
-        reads = [read for of in one.reads.values() for read in digests.reads(of)]
+        digests, sure = self._digests, state is self._final
+        reads = [read for member in one.members for read in digests.reads(member, sure=sure)]
         minds = {agent: mind.digest for agent, mind in one.minds.items()}
         writes, events = digests.writes(one.writes), digests.events(one.events)
         forecasts = {
