@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import date, datetime
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from metropolis.worlds.smallville.health import Health
 from metropolis.worlds.smallville.memory import Memory, Node
 from metropolis.worlds.smallville.news import Spread, tells
 from metropolis.worlds.smallville.past import Past
+from metropolis.worlds.smallville.story import Story
 from metropolis.worlds.smallville.world import Doing, SmallVille
 
 TWO = town_profiles()[:2]
 ADA, BRAM = TWO[0].name, TWO[1].name
 DAY_STEPS = 8640
+MONDAY = date(2023, 2, 13)
 
 
 def talk(step: int, *lines: str) -> Event:
@@ -97,14 +100,35 @@ def test_prompts_and_memories(health: Health) -> None:
 
 
 def test_news_spreads_in_any_words_with_its_mark() -> None:
-    spread = Spread(TWO)
+    spread = Spread(TWO, MONDAY)
     assert spread.knowing["half price"] == {BRAM}
     (told,) = spread.listen(talk(3, "Hello.", "Hello.", "At the Inn dinners are HALF PRICE today."))
     assert (told.turn, told.news, told.hearer) == (2, "half price", ADA)
     assert not list(spread.listen(talk(9, "It is half price, remember?")))
 
 
+def test_owners_know_a_fact_from_its_day_on() -> None:
+    dated = replace(TWO[0], news={"2023-02-14: chess evening": "There is a chess evening."})
+    for start, days in ((datetime(2023, 2, 13, 6), [0, 1, 1]), (datetime(2023, 2, 15), [1])):
+        health = Health(SmallVille(alderbrook().map, TWO, start=start), [dated, TWO[1]])
+        hours = 24 * len(days) - start.hour
+        for step in range(hours * 360):
+            health.read(StepRecord(step, {}, {}, []))
+        found = [day["knowing"]["chess evening"] for day in health.report({})["days"]]
+        assert found == days
+
+
+def test_a_story_counts_no_owner_before_the_day_of_the_fact() -> None:
+    fact = {"2023-02-14: chess evening": "There is a chess evening."}
+    owners = [replace(TWO[0], name=f"Owner {number}", news=fact) for number in range(8)]
+    world = SmallVille(alderbrook().map, [*owners, *TWO], start=datetime(2023, 2, 13))
+    for step, told in ((5, False), (DAY_STEPS, True)):
+        story = Story(world, [*owners, *TWO])
+        lines = story(StepRecord(step, {}, {}, [talk(step, "Is there a chess evening?")]))
+        assert any("10 people know now" in line for line in lines) == told
+
+
 def test_marks_tell_the_town_s_facts_apart() -> None:
-    texts = Spread(town_profiles()).texts
+    texts = Spread(town_profiles(), MONDAY).texts
     for mark in texts:
         assert [own for own, text in texts.items() if tells(text, mark)] == [mark]

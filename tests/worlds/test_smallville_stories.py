@@ -41,7 +41,7 @@ def lines(prompt: Prompt) -> str:
 
 
 def test_the_author_has_words_for_all_news_of_the_town() -> None:
-    texts = Spread(town_profiles()).texts
+    texts = Spread(town_profiles(), MONDAY).texts
     for mark, text in texts.items():
         wording = facts.wording_of(text)
         assert wording is not None

@@ -48,7 +48,7 @@ class Health:
 
     def __init__(self, world: SmallVille, residents: Sequence[Profile]) -> None:
         self._world, self._residents = world, residents
-        self._spread = Spread(residents)
+        self._spread = Spread(residents, world.start.date())
         beginnings = {resident.name: world.beginning(resident) for resident in residents}
         self._at = {name: at for name, (at, _) in beginnings.items()}
         self._asleep = {name: doing.asleep for name, (_, doing) in beginnings.items()}
@@ -83,6 +83,7 @@ class Health:
     def read(self, record: StepRecord) -> None:
         """Read the next step."""
         self._read_writes(record)
+        self._spread.begin(self._world.date_at(record.step))
         day = self._day(record.step)
         day.steps += 1
         day.asleep += sum(self._asleep.values())

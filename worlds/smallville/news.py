@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from metropolis.world.entities import Event
 from metropolis.worlds.smallville.profile import Profile, facts_of
@@ -19,21 +20,32 @@ class Told:
 
 
 class Spread:
-    """Who knows which news and secrets of residents' profiles.
+    """Who knows which news and secrets of residents' profiles, from the day `today` on.
 
-    A resident who hears a fact's mark, all its words in one line, knows the fact from then on;
-    tellings may otherwise differ.
+    The owner of a fact knows it from its day on (`Fact.since`). A resident who hears a fact's mark,
+    all its words in one line, knows the fact from then on; tellings may otherwise differ.
     """
 
-    def __init__(self, residents: Sequence[Profile]) -> None:
+    def __init__(self, residents: Sequence[Profile], today: date) -> None:
         self.texts: dict[str, str] = {}
         """Mark -> the fact, as its first owner's profile words it."""
         self.knowing: dict[str, set[str]] = {}
-        """Mark -> the names of those who know, or learn it on a later day without being told."""
+        """Mark -> the names of those who know; empty before the first day of the fact."""
+        self._later: list[tuple[date, str, str]] = []
+        """(day, mark, owner) of facts that their owners do not know yet."""
         for resident in residents:
             for fact in facts_of(resident):
                 self.texts.setdefault(fact.mark, fact.text)
-                self.knowing.setdefault(fact.mark, set()).add(resident.name)
+                self.knowing.setdefault(fact.mark, set())
+                self._later.append((fact.since or today, fact.mark, resident.name))
+        self.begin(today)
+
+    def begin(self, today: date) -> None:
+        """On the morning of `today` owners learn their facts of this day, and of days before."""
+        for since, mark, owner in self._later:
+            if since <= today:
+                self.knowing[mark].add(owner)
+        self._later = [one for one in self._later if one[0] > today]
 
     def listen(self, event: Event) -> Iterator[Told]:
         """The facts that one of the two speakers of a conversation learns, in order."""

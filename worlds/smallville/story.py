@@ -32,7 +32,7 @@ class Story:
 
     def __init__(self, world: SmallVille, residents: Sequence[Profile]) -> None:
         self._world = world
-        self._spread = Spread(residents)
+        self._spread = Spread(residents, world.start.date())
         self._homes = {resident.home for resident in residents}
         beginnings = {resident.name: world.beginning(resident) for resident in residents}
         self._place = {name: world.sector(*at) for name, (at, _) in beginnings.items()}
@@ -105,6 +105,7 @@ class Story:
     def _told(self, event: Event) -> list[str]:
         """The lines in which news is told for the first time, or has spread far."""
         lines = []
+        self._spread.begin(self._world.date_at(event.step))
         for told in self._spread.listen(event):
             if self._may_tell(told.news, 0, 0):
                 speaker, text = event["lines"][told.turn]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time
+from datetime import date, datetime, time, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -270,6 +270,10 @@ class SmallVille(World):
     def clock_s(self, step: int) -> int:
         """Simulated seconds from the midnight before step 0 to the beginning of `step`."""
         return self._start_s + int(step * self.step_s)
+
+    def date_at(self, step: int) -> date:
+        """The date at the beginning of `step`."""
+        return self.start.date() + timedelta(seconds=self.clock_s(step))
 
     async def _resolve_talks(self, cluster: Transaction, members: Sequence[Member]) -> None:
         talking = await converse(pairs_of(cluster, members), self.step_s)
