@@ -80,8 +80,32 @@ def test_days_after_the_first_are_compared() -> None:
         health.read(StepRecord(step, {}, {}, talks))
     report = health.report({})
     assert [day["conversations"] for day in report["days"]] == [2, 1]
-    assert report["later_conversations"] == 0.5
+    assert report["later_conversations"] == report["last_conversations"] == 0.5
+    assert report["later_sentences"] == 1, "one sentence, however often it is said"
     assert report["distinct_sentences"] == pytest.approx(1 / 6)
+
+
+def test_hours_and_news_are_those_of_whole_days() -> None:
+    ada = replace(TWO[0], workplace="Willow Lodge", news={"chess evening": ""})
+    people = [ada, replace(TWO[1], workplace="", news={"half price": ""})]
+    town = SmallVille(alderbrook().map, people, start=datetime(2023, 2, 13, 12))
+    health = Health(town, people)
+    noon, hour = DAY_STEPS // 2, 360
+    said = {10: ["It is half price."], noon + 10: ["Hello.", "There is a chess evening."]}
+    said |= {noon + DAY_STEPS: ["It is half price."], noon + 2 * DAY_STEPS: ["Hello."]}
+    assert health.report({})["sleep_hours"] is None
+    for step in range(noon + 3 * DAY_STEPS):
+        writes = {}
+        if step in (noon + 8 * hour, noon + 12 * hour):  # up at eight on Tuesday, abed at noon
+            writes = {ADA: body(ADA, ada.at, asleep=step > noon + 8 * hour)}
+        talks = [talk(step, *said[step])] if step in said else []
+        health.read(StepRecord(step, {}, writes, talks))
+    report = health.report({})
+    assert [day["news_heard"] for day in report["days"]] == [1, 1, 0, 0]
+    assert report["news_heard"] == 0
+    assert report["sleep_hours"] == pytest.approx((20 + 3 * 24 + 2 * 24) / 2 / 3)
+    assert report["work_hours"] == pytest.approx(4 / 3)
+    assert report["last_conversations"] == report["later_conversations"] == 1
 
 
 def test_prompts_and_memories(health: Health) -> None:

@@ -39,6 +39,10 @@ class DayFigures:
     """Spoken from the first day to the end of this one."""
     distinct: int = 0
     """Of these, the distinct ones."""
+    spoken: set[str] = field(default_factory=set)
+    """The distinct sentences of this day."""
+    heard: int = 0
+    """How often somebody heard a fact for the first time."""
     knowing: dict[str, int] = field(default_factory=dict)
     """Mark of a fact -> how many know it at the end of the day."""
 
@@ -57,6 +61,8 @@ class Health:
         self._shared, self._working = 0, 0
         """Agents on a tile with others, and at work, at present."""
         self.days: dict[int, DayFigures] = {}
+        self._whole_day = round(DAY_S / world.step_s)
+        """Steps of a whole day."""
         self.agent_steps = self.shared_steps = self.walls_crossed = 0
         self.spoken: Counter[str] = Counter()
         """Sentence -> how often it was said."""
@@ -95,22 +101,28 @@ class Health:
                 continue
             day.conversations += 1
             day.utterances += len(event["lines"])
-            for _ in self._spread.listen(event):
-                pass
+            day.heard += sum(1 for _ in self._spread.listen(event))
             for _, text in event["lines"]:
                 sentences = re.split(r"(?<=[.!?]) ", text.strip())
                 self.spoken.update(sentences)
+                day.spoken.update(sentences)
                 self._said += len(sentences)
         day.sentences, day.distinct = self._said, len(self.spoken)
         day.knowing = {mark: len(names) for mark, names in self._spread.knowing.items()}
 
     def report(self, memories: Mapping[str, Memory]) -> dict[str, Any]:
-        """All figures; `memories` are the residents', by name, at the end of the run."""
+        """All figures; `memories` are the residents', by name, at the end of the run.
+
+        Those that compare days, and the means of hours, are of whole days; None: there are too few.
+        """
         texts = [[(node.kind, node.text) for node in own.nodes] for own in memories.values()]
         nodes = sum(map(len, texts))
         duplicates = nodes - sum(len(set(own)) for own in texts)
         ratings, said = self.ratings.total(), self._said
         days = [self._day_report(number) for number in sorted(self.days)]
+        whole = [day for day in days if self.days[day["day"] - 1].steps == self._whole_day]
+        talks = [day["conversations"] for day in whole]
+        sentences = [day["sentences_of_day"] for day in whole]
         return {
             "agents": len(self._at),
             "hours": sum(day.steps for day in self.days.values()) * self._world.step_s / HOUR_S,
@@ -126,7 +138,12 @@ class Health:
             "texts_rated_again": _share(ratings - len(self.ratings), ratings),
             "sentences": said,
             "distinct_sentences": _share(len(self.spoken), said),
-            "later_conversations": self._later_conversations(),
+            "later_conversations": _later(talks, _mean(talks[1:])),
+            "last_conversations": _later(talks, talks[-1] if talks else None),
+            "later_sentences": _later(sentences, _mean(sentences[1:])),
+            "sleep_hours": _mean([day["sleep_hours"] for day in whole]),
+            "work_hours": _mean([day["work_hours"] for day in whole if self._workplace]),
+            "news_heard": min((day["news_heard"] for day in whole), default=None),
             "days": days,
         }
 
@@ -162,18 +179,21 @@ class Health:
             "conversations": day.conversations,
             "utterances": day.utterances,
             "distinct_sentences": _share(day.distinct, day.sentences),
+            "sentences_of_day": len(day.spoken),
+            "news_heard": day.heard,
             "sleep_hours": day.asleep * hours / len(self._at),
             "work_hours": day.at_work * hours / max(1, len(self._workplace)),
             "knowing": day.knowing,
         }
 
-    def _later_conversations(self) -> float | None:
-        """Conversations of a whole day after the first, relative to it; None: no such day."""
-        whole = round(DAY_S / self._world.step_s)
-        counts = [day.conversations for _, day in sorted(self.days.items()) if day.steps == whole]
-        if len(counts) < 2 or not counts[0]:
-            return None
-        return sum(counts[1:]) / (len(counts) - 1) / counts[0]
+
+def _later(counts: Sequence[int], later: float | None) -> float | None:
+    """`later` relative to the count of the first whole day; None: there is no later one."""
+    return None if len(counts) < 2 or later is None else _share(later, counts[0])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return _share(sum(values), len(values))
 
 
 def _share(part: float, whole: float) -> float | None:
