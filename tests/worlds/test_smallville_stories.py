@@ -13,6 +13,7 @@ from metropolis.worlds.smallville import town_profiles
 from metropolis.worlds.smallville.author import facts, quarrels
 from metropolis.worlds.smallville.author.dates import day_in, over, spoken
 from metropolis.worlds.smallville.author.lines import Scene, say
+from metropolis.worlds.smallville.author.plans import revise_identity
 from metropolis.worlds.smallville.author.prompt import Prompt
 from metropolis.worlds.smallville.author.talk import decide_to_talk, memo
 from metropolis.worlds.smallville.author.wording import pattern, worded
@@ -87,6 +88,14 @@ def test_stale_news_is_not_told() -> None:
     assert not any(told[3:])
 
 
+@pytest.mark.parametrize(("day", "minded"), [(12, True), (13, True), (14, False)])
+def test_stale_news_does_not_enter_the_plan(day: int, minded: bool) -> None:
+    news = "News: There is a lantern festival on Mill Green on Monday the 13th at six, with soup."
+    memories = talking(f"{ADA} is reading.", news, day=day).text.partition("Relation:")[0]
+    notes = revise_identity(Prompt(f"{memories}What should {ADA} bear in mind?"), Random(0))
+    assert ("lantern festival" in notes) == minded
+
+
 def test_an_invitation_holds_on_its_day_and_hour() -> None:
     news = "News: There is a lantern festival on Mill Green on Monday the 13th at six, with soup."
     assert facts.invitation(talking(news), 19) == "at the lantern festival on Mill Green"
@@ -137,3 +146,6 @@ def test_nobody_speaks_of_the_bathroom_or_of_being_asleep() -> None:
     assert "Celia kneading dough" in said or "Celia, kneading dough" in said
     assert "teeth" not in said
     assert "sleeping" not in said
+    own = talking()
+    assert "reading" in lines(own)
+    assert "shower" not in lines(Prompt(own.text.replace("was reading", "was taking a shower")))
