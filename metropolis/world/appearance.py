@@ -82,6 +82,8 @@ class Appearance(msgspec.Struct, frozen=True):
     details: dict[str, str] = {}
     """Field of an agent in the viewer of Generative Agents -> keys that lead to its value in the
     agent's saved mind, separated by dots."""
+    factors: dict[str, float] = {}
+    """Field of `details` -> what its number is multiplied with, if that viewer has another unit."""
     addresses: dict[str, list[str]] = {}
     """Such a field -> keys that lead to the parts of a place below the map's name."""
     until_s: list[str] = []
@@ -171,7 +173,12 @@ def remembered(memories: Memories, mind: Any) -> Iterator[tuple[str, str, float 
 
 def details_of(appearance: Appearance, mind: Any) -> dict[str, Any]:
     """Field -> its value in a saved mind; None where the mind has none."""
-    return {field: value_at(mind, path) for field, path in appearance.details.items()}
+    values = {field: value_at(mind, path) for field, path in appearance.details.items()}
+    for field, factor in appearance.factors.items():
+        number = number_of(values.get(field))
+        if number is not None:
+            values[field] = number * factor
+    return values
 
 
 def text_of(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,6 +30,7 @@ from metropolis.worlds.minimal import make as make_minimal
 from metropolis.worlds.smallville import town_profiles
 from metropolis.worlds.smallville.author import author
 from metropolis.worlds.smallville.folder import populate
+from metropolis.worlds.smallville.settings import PRESETS, Settings
 
 FIRST, STEPS = 2160, 560
 """Six hours of steps from midnight on; the run's own steps."""
@@ -159,6 +160,35 @@ def test_a_conversation_is_shown_by_both_while_they_hold_it(run: Path, exported:
                 ]
     assert talks
     assert any(move["persona"]["Quinn Ashby"]["chat"] is None for move in moves[-200:])
+
+
+@pytest.mark.parametrize(
+    ("settings", "factors", "decay"),
+    [
+        (PRESETS["paper"], (2, 1 / 3, 1 / 2), 0.995),
+        (PRESETS["code-1.0"], (1, 1, 1), 0.99),
+        (replace(PRESETS["code-1.0"], relevance_weight=6.0, vision_tiles=7), (1, 2, 1), 0.99),
+    ],
+    ids=["paper", "code-1.0", "own"],
+)
+def test_the_settings_are_the_residents_own(
+    tmp_path: Path, settings: Settings, factors: tuple[float, ...], decay: float
+) -> None:
+    silas, wim = (of for of in town_profiles() if of.name in ("Silas Crowe", "Wim de Groot"))
+    scenario = populate(alderbrook().map, [replace(silas, settings=settings), wim], None, "town")
+    client = Client(Scripted(author))
+    Simulation(scenario.world, scenario.agents, client, out=tmp_path / "r").run(3)
+    words = ["genagent", str(tmp_path / "r"), "--out", str(tmp_path / "o")]
+    assert CliRunner().invoke(command, words).exit_code == 0
+    scratch = [
+        read(next((tmp_path / "o" / "personas").glob(f"{name}*")) / "bootstrap_memory/scratch.json")
+        for name in ("Silas", "Wim")
+    ]
+    fields = ("recency_w", "relevance_w", "importance_w")
+    assert tuple(scratch[0][field] for field in fields) == pytest.approx(factors)
+    assert (scratch[0]["recency_decay"], scratch[0]["vision_r"]) == (decay, settings.vision_tiles)
+    assert scratch[0]["metropolis_settings"] == asdict(settings)
+    assert scratch[1]["metropolis_settings"] == asdict(PRESETS["paper"])
 
 
 def test_a_branch_shows_what_its_edit_left(run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.worlds.smallville.genagent.files import Fields
 from metropolis.worlds.smallville.genagent.mind import read_memories, relations_of, schedule_of
 from metropolis.worlds.smallville.memory import Node
+from metropolis.worlds.smallville.settings import PRESETS
 from metropolis.worlds.smallville.state import DAY_S
 from tests.cli.test_world import SCRATCH, checkout, run_import
 
@@ -155,6 +157,14 @@ def test_weights_of_the_code_are_those_of_its_preset(source: Path, tmp_path: Pat
     assert own.recency_decay == 0.98
 
 
+def test_settings_of_an_exported_run_are_kept(source: Path, tmp_path: Path) -> None:
+    path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
+    own = replace(PRESETS["code-1.0"], relevance_weight=0.7, idle_objects=False)
+    path.write_text(json.dumps(SCRATCH | STOPPED | {"metropolis_settings": asdict(own)}))
+    assert run_import(source, tmp_path / "town").exit_code == 0
+    assert make_scenario(str(tmp_path / "town")).agents[0].settings == own
+
+
 def test_a_conversation_ends(source: Path, tmp_path: Path) -> None:
     path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
     talk = {"act_description": "conversing about tea", "chatting_with": "Ben Birch"}
@@ -209,6 +219,9 @@ def test_names_of_three_words_beds_and_empty_fields(tmp_path: Path) -> None:
         ("scratch.json", "vision_r", "far"),
         ("scratch.json", "retention", 0),
         ("scratch.json", "daily_req", "a day"),
+        ("scratch.json", "metropolis_settings", []),
+        ("scratch.json", "metropolis_settings", {"vision": 3}),
+        ("scratch.json", "metropolis_settings", {"recency": "days"}),
         ("nodes.json", "type", "dream"),
         ("nodes.json", "created", "2023"),
         ("nodes.json", "poignancy", None),

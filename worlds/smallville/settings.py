@@ -53,6 +53,9 @@ PRESETS: Mapping[str, Settings] = {
 }
 """Park et al. 2023, and the published code with its default values."""
 
+EXPORTED_SETTINGS = "metropolis_settings"
+"""Field of an exported `scratch.json` with all settings: the published code has not all of them."""
+
 
 def settings_of(table: Mapping[str, Any]) -> Settings:
     """The settings of a table with a `preset` (default: `paper`) and fields that differ from it.

@@ -21,6 +21,7 @@ from metropolis.world.view import View
 from metropolis.worlds.smallville.dialogue import CONVERSATION, Line, converse, pairs_of
 from metropolis.worlds.smallville.geography import MOVES, Tile
 from metropolis.worlds.smallville.profile import Profile
+from metropolis.worlds.smallville.settings import EXPORTED_SETTINGS, PRESETS
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.past import Past
@@ -132,10 +133,19 @@ class SmallVille(World):
             "att_bandwidth": "profile.settings.attention_bandwidth",
             "retention": "profile.settings.retention",
             "daily_req": "day.outline",
+            "recency_w": "profile.settings.recency_weight",
+            "relevance_w": "profile.settings.relevance_weight",
+            "importance_w": "profile.settings.importance_weight",
             "recency_decay": "profile.settings.recency_decay",
             "importance_trigger_max": "profile.settings.reflection_threshold",
             "importance_trigger_curr": "unreflected",
             "act_obj_description": "activity.thing_doing",
+            EXPORTED_SETTINGS: "profile.settings",
+        },
+        factors={  # the published code multiplies its weights with these three
+            "recency_w": 1 / PRESETS["code-1.0"].recency_weight,
+            "relevance_w": 1 / PRESETS["code-1.0"].relevance_weight,
+            "importance_w": 1 / PRESETS["code-1.0"].importance_weight,
         },
         addresses={
             "living_area": ["profile.home", "profile.room"],

@@ -20,7 +20,7 @@ from metropolis.worlds.smallville.genagent.workplaces import Places, Workplace
 from metropolis.worlds.smallville.geography import Atlas, Tile
 from metropolis.worlds.smallville.past import Past
 from metropolis.worlds.smallville.profile import Profile
-from metropolis.worlds.smallville.settings import PRESETS, Settings, settings_of
+from metropolis.worlds.smallville.settings import EXPORTED_SETTINGS, PRESETS, Settings, settings_of
 from metropolis.worlds.smallville.world import START
 
 SERVER = Path("environment/frontend_server")
@@ -222,6 +222,10 @@ def _bed(atlas: Atlas, room: str, at: Tile) -> Tile | None:
 
 
 def _settings(scratch: Fields, preset: str) -> Settings:
+    """Those of the run that was exported, otherwise the preset with the file's values."""
+    exported = scratch.content.get(EXPORTED_SETTINGS)
+    if exported is not None and not isinstance(exported, dict):
+        raise scratch.wrong(EXPORTED_SETTINGS, "an object")
     own: dict[str, float] = {}
     is_by_rank = PRESETS[preset].recency == "rank"
     for field, setting in _SETTINGS.items():
@@ -232,9 +236,10 @@ def _settings(scratch: Fields, preset: str) -> Settings:
         if field in scratch.content:
             own[setting] = getattr(PRESETS[preset], setting) * scratch.number(field)
     try:
-        return settings_of({"preset": preset, **own})
+        return settings_of({"preset": preset, **own} if exported is None else exported)
     except MetropolisError as error:
-        raise MetropolisError(f"{scratch.place}: {error}") from None
+        field = "" if exported is None else f"{EXPORTED_SETTINGS}: "
+        raise MetropolisError(f"{scratch.place}: {field}{error}") from None
 
 
 def _places(path: Path, atlas: Atlas) -> tuple[tuple[str, ...], list[str]]:
