@@ -42,7 +42,7 @@ CHECKS = {
     "distinct_sentences": ("distinct sentences, all days together", ANY, "falls with the days"),
     # as many conversations as on day 1, in sentences as different
     "later_sentences": ("distinct sentences of later days / day 1", (0.9, inf), "at least 90 %"),
-    "news_heard": ("facts heard for the first time, least day", (1, inf), "some every day"),
+    "news_heard": ("first hearings of a fact per day, minimum", (1, inf), "some every day"),
 }
 """Figure -> title, the least and greatest value that passes, the reason for them.
 

@@ -192,7 +192,7 @@ class ReferenceSpeculation:
                 f"the execution {resolution.id} writes an entity that a committed result of step "
                 f"{resolution.step} has written"
             )
-        self._of.held |= {(agent, resolution.step) for agent in resolution.members}
+        self._hold(resolution)
         del self._of.resolving[resolution.id]
         self._commands.append(Drop(resolution.id))
 
@@ -225,11 +225,15 @@ class ReferenceSpeculation:
         if isinstance(event, Failed):
             if execution.sure:
                 raise MetropolisError(f"the execution {event.id} is sure: its error ends the run")
-            self._of.held |= {(agent, execution.step) for agent in execution.members}
+            self._hold(execution)
         if proceed is not None:
             del self._of.proceeds[proceed.agent][proceed.step]
         else:
             del self._of.resolving[event.id]
+
+    def _hold(self, execution: OneProceed | OneResolution) -> None:
+        """Let its members wait with this step until it is sure."""
+        self._of.held |= {(agent, execution.step) for agent in execution.members}
 
     def _settle(self) -> list[Command]:
         """Retract, commit and repeat until nothing changes."""

@@ -159,11 +159,7 @@ class Member(View):
 
     def _target(self, name: str) -> Entity:
         entity = self._known(name)
-        try:
-            self._check_write(f"the entity {name!r}", entity.position)
-        except CausalityError:
-            self.refused.add(name)
-            raise
+        self._check_write(f"the entity {name!r}", entity.position, name)
         return entity
 
     def _lookup(self, name: str) -> Entity | None:
@@ -187,10 +183,12 @@ class Member(View):
                 f"{flaw}"
             )
 
-    def _check_write(self, what: str, position: Position) -> None:
+    def _check_write(self, what: str, position: Position, name: str | None = None) -> None:
         reach = self._reach
         if reach.metric.within(self.position, position, 0, reach.max_velocity):
             return
+        if name is not None:
+            self.refused.add(name)
         far = distance(reach.metric, self.position, position)
         raise CausalityError(
             f"{self._prefix()} writes {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "

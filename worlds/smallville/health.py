@@ -42,7 +42,7 @@ class DayFigures:
     spoken: set[str] = field(default_factory=set)
     """The distinct sentences of this day."""
     heard: int = 0
-    """How often somebody heard a fact for the first time."""
+    """Number of first hearings of a fact."""
     knowing: dict[str, int] = field(default_factory=dict)
     """Mark of a fact -> how many know it at the end of the day."""
 

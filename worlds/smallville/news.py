@@ -12,7 +12,7 @@ from metropolis.worlds.smallville.profile import Profile, facts_of
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A fact that a resident hears for the first time, in the line `turn` of a conversation."""
+    """The first hearing of a fact by a resident, in the line `turn` of a conversation."""
 
     turn: int
     news: str

@@ -226,7 +226,9 @@ def _settings(scratch: Fields, preset: str) -> Settings:
     exported = scratch.content.get(EXPORTED_SETTINGS)
     if exported is not None and not isinstance(exported, dict):
         raise scratch.wrong(EXPORTED_SETTINGS, "an object")
-    own: dict[str, float] = {}
+    if exported is not None:
+        return _checked(f"{scratch.place}: {EXPORTED_SETTINGS}: ", exported)
+    own: dict[str, Any] = {"preset": preset}
     is_by_rank = PRESETS[preset].recency == "rank"
     for field, setting in _SETTINGS.items():
         if field in scratch.content and (field != "recency_decay" or is_by_rank):
@@ -235,11 +237,14 @@ def _settings(scratch: Fields, preset: str) -> Settings:
     for field, setting in _WEIGHTS.items():
         if field in scratch.content:
             own[setting] = getattr(PRESETS[preset], setting) * scratch.number(field)
+    return _checked(f"{scratch.place}: ", own)
+
+
+def _checked(place: str, values: Mapping[str, Any]) -> Settings:
     try:
-        return settings_of({"preset": preset, **own} if exported is None else exported)
+        return settings_of(values)
     except MetropolisError as error:
-        field = "" if exported is None else f"{EXPORTED_SETTINGS}: "
-        raise MetropolisError(f"{scratch.place}: {field}{error}") from None
+        raise MetropolisError(f"{place}{error}") from None
 
 
 def _places(path: Path, atlas: Atlas) -> tuple[tuple[str, ...], list[str]]:
