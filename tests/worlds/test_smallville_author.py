@@ -121,13 +121,27 @@ def test_places_are_of_the_list(asked: dict[str, list[Request]]) -> None:
 @pytest.mark.parametrize(
     "task", ["pondering", "sleeping", "cooking", "writing a letter", "resting"]
 )
-@pytest.mark.parametrize("rooms", ["room 1, kitchen, room 2", "bedroom of Bram, room 2, bathroom"])
-def test_nobody_enters_the_bedroom_of_another(task: str, rooms: str) -> None:
-    prompt = Prompt(
-        "Home: Ash house, sleeps in the room 2\nAt 10:00, Ada is about to do this: "
-        f"{task}\nIt is part of: {task}\nKnown rooms: {rooms}\nWhich room"
-    )
-    assert {small.arena(prompt, Random(seed)) for seed in range(30)} <= {"room 2", "kitchen"}
+@pytest.mark.parametrize(
+    ("house", "rooms"),
+    [
+        ("Ash House", "room 1, kitchen, room 2"),
+        ("Ash House", "bedroom of Bram, room 2, bathroom"),
+        ("Ash House", "room 1, kitchen"),
+        ("Elm House", "room 1, room 2, kitchen"),
+        ("Elm House", "Bram's room, parents' bedroom, kitchen"),
+    ],
+)
+def test_nobody_enters_the_bedroom_of_another(task: str, house: str, rooms: str) -> None:
+    def chosen(rooms: str) -> set[str]:
+        prompt = Prompt(
+            "Home: Ash House, sleeps in the room 2\nAt 10:00, Ada is about to do this: "
+            f"{task}\nIt is part of: {task}\nAda goes to {house}.\nKnown rooms: {rooms}\nWhich room"
+        )
+        return {small.arena(prompt, Random(seed)) for seed in range(30)}
+
+    assert chosen(rooms) <= {"kitchen", *(["room 2"] if house == "Ash House" else [])}
+    assert chosen("room 1, bathroom") == {"bathroom"}
+    assert chosen("room 1") == {"room 1"}, "there is no other room"
 
 
 def test_utterances_are_json(asked: dict[str, list[Request]]) -> None:
@@ -158,8 +172,7 @@ def test_conversations_end_in_time(asked: dict[str, list[Request]]) -> None:
     requests = {Scene(Prompt(one.text)).other: one for one in asked["iterative_convo"]}
     lengths = [len(talk_from(one, seed)) for one in requests.values() for seed in range(20)]
     assert min(lengths) > SHORT_LINES.start
-    # A closing with a placeholder among its alternatives is not recognised, which delays the end.
-    assert sum(length <= UTTERANCES_MAX for length in lengths) > 0.8 * len(lengths)
+    assert max(lengths) <= UTTERANCES_MAX
 
 
 def test_a_quarrel_ends_a_conversation(asked: dict[str, list[Request]]) -> None:

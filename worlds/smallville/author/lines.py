@@ -286,7 +286,7 @@ def talk_phrases() -> dict[str, Any]:
 
 
 _TOPIC = re.compile(r"thinking about|talk about|go on about|mind is on")
-_SEEN = re.compile(r"(?:I saw|seen|I noticed|There was) ([A-Z][\w]+),? ")
+_SEEN = re.compile(r"(?:I saw|Have you seen|I noticed|There was) ([A-Z][\w]+),? ")
 _DOES = re.compile(r"([A-Z]\w+ (?:de )?[A-Z]\w+) is (\w+ing .+)")
 _PRIVATE = re.compile(
     r"sleep|convers|going|about$|waiting|teeth|shower|wash|dress|clothes|toilet|\bbed"

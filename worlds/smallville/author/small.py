@@ -7,6 +7,8 @@ from random import Random
 
 from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, pick
 
+_BEDROOM = re.compile(r"\broom \d|bedroom|'s room")
+_PRIVATE = re.compile(rf"{_BEDROOM.pattern}|bath|wash|store")
 _PLAIN = ("Yes.", "That sounds right.", "I would think so.")
 
 
@@ -26,11 +28,14 @@ def poignancy(prompt: Prompt, random: Random) -> str:
 def triple(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
     """The sentence, split at its verb."""
     sentence = prompt.between("\nSentence: ", "\n").rstrip(".")
-    found = re.match(r"(?P<who>.+?) (?:is|are) (?P<what>\w+(?: about)?) ?(?P<rest>.*)", sentence)
+    found = re.match(
+        r"(?P<who>[^,:]+?) (?:is|are) (?P<what>\w+(?: about)?) ?(?P<rest>.*)", sentence
+    )
     if found is None:
         words = sentence.replace(",", "").split()
-        return f"{' '.join(words[:2])}, {words[2] if len(words) > 2 else 'is'}," + (
-            f" {' '.join(words[3:12]) or 'there'})"
+        verb = 3 if words[1:2] == ["de"] else 2
+        return f"{' '.join(words[:verb])}, {words[verb] if len(words) > verb else 'is'}," + (
+            f" {' '.join(words[verb + 1 : 12]) or 'there'})"
         )
     rest = found["rest"].replace(",", "").split()
     return f"{found['who'].removeprefix('the ')}, is {found['what']}, {' '.join(rest[:6]) or 'it'})"
@@ -62,9 +67,12 @@ def sector(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
 
 
 def arena(prompt: Prompt, random: Random) -> str:
-    """A room that suits the task; never the bedroom of another resident."""
-    rooms = prompt.fact("Known rooms").split(", ")
-    own = prompt.fact("Home").rpartition("sleeps in the ")[2]
+    """A room that suits the task; the bedroom of another only if there is no other room."""
+    listed = prompt.fact("Known rooms").split(", ")
+    home, _, own = prompt.fact("Home").partition(", sleeps in the ")
+    if prompt.between(" goes to ", ".\n") != home:
+        own = ""  # houses have rooms of the same names
+    rooms = [room for room in listed if room == own or not _BEDROOM.search(room)] or listed
     task = prompt.between("is about to do this: ", "\n") + " " + prompt.fact("It is part of")
     wanted = match("rooms", prompt.between("is about to do this: ", "\n")) or match("rooms", task)
     fitting = [room for room in rooms if wanted and re.search(wanted, room)]
@@ -72,7 +80,7 @@ def arena(prompt: Prompt, random: Random) -> str:
         return own
     if fitting:
         return pick(fitting, random)
-    public = [room for room in rooms if not re.search(r"room \d|bedroom|bath|wash|store", room)]
+    public = [room for room in rooms if not _PRIVATE.search(room)]
     return pick(public, random) if public else (own if own in rooms else rooms[0])
 
 

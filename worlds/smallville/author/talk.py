@@ -18,6 +18,10 @@ from metropolis.worlds.smallville.author.prompt import (
 )
 
 _LINE = re.compile(r"^([A-Z][\w.'-]+(?: [\w.'-]+)+): (.+)$", re.MULTILINE)
+_TOPIC = re.compile(
+    r"(?:(?:thinking|go on|talk) about|mind is on) (.+?)(?: today, I cannot help it| for hours)?\."
+)
+"""The topic in a line that opens with one."""
 ANGRY_SHARE, SORRY_SHARE = 0.02, 0.6
 """Probability of talking with somebody on the day of a quarrel, and later."""
 KNOWN_SHARE, STRANGER_SHARE, AGAIN_SHARE = 0.4, 0.2, 0.08
@@ -75,11 +79,8 @@ def summary(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
     for told in TOLD.findall(lines):
         wording = wording_of(told)
         return wording.label if wording else "the latest news"
-    topic = re.search(
-        r"(?:thinking|talk|go on) about ([^,.?!]+?)(?: for hours|[,.])|mind is on (.+?) today",
-        lines,
-    )
-    return (topic[1] or topic[2]).replace("my ", "") if topic else "how the day is going"
+    topic = _TOPIC.search(lines)
+    return topic[1].replace("my ", "") if topic else "how the day is going"
 
 
 def planning_thought(prompt: Prompt, random: Random) -> str:
@@ -122,10 +123,7 @@ def memo(prompt: Prompt, random: Random) -> str:
                 return f"{name} heard news from {other}: {told}"
             return f"{name} told {other} the news: {told}"
     topics = [
-        found
-        for speaker, text in spoken
-        if speaker == other
-        for found in re.findall(r"(?:thinking about|go on about|mind is on) ([^,.?!]+)", text)
+        found for speaker, text in spoken if speaker == other for found in _TOPIC.findall(text)
     ]
     about = re.sub(r"\bmy\b", "their own", topics[0]) if topics else "how the day goes"
     return pick(
@@ -192,6 +190,8 @@ def _names(prompt: Prompt) -> list[str]:
     return sorted(dict.fromkeys(people), key=lambda name: -people.count(name))
 
 
-_NAME = re.compile(r"\b(?!(?:For|From|With|On|In|At|The|When|After)\b)[A-Z][a-zé]+ [A-Z][a-zé]+\b")
+_NAME = re.compile(
+    r"\b(?!(?:For|From|With|On|In|At|The|When|After)\b)[A-Z][a-zé]+ (?:de )?[A-Z][a-zé]+\b"
+)
 """First name and surname; a capital word at the beginning of a sentence is no first name."""
 _PLACE = re.compile(r"Caf|Inn\b|Green|College|Market|House|Lodge|Street|Workshop")

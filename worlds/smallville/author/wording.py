@@ -9,7 +9,7 @@ from random import Random
 from metropolis.worlds.smallville.author.prompt import pick
 
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
-_PART = re.compile(r"\[([^\[\]]*)\]|\{\w+\}")
+_NAME = re.compile(r"\{\w+\}")
 
 
 def worded(text: str, random: Random) -> str:
@@ -29,16 +29,18 @@ def occurs(text: str, within: str) -> bool:
 @cache
 def _literal(text: str) -> str:
     """The longest part of `text` without alternatives and names."""
-    return max(_PART.sub("\0", text).split("\0"), key=len)
+    return max(_NAME.sub("\0", _CHOICE.sub("\0", text)).split("\0"), key=len)
 
 
 @cache
 def pattern(text: str) -> re.Pattern[str]:
     """Finds `text` with any alternatives, and any words in place of `{name}`."""
-    found, end = "", 0
-    for part in _PART.finditer(text):
-        found += re.escape(text[end : part.start()])
-        options = part[1].split("|") if part[1] is not None else []
-        found += f"(?:{'|'.join(map(re.escape, options))})" if options else ".+?"
-        end = part.end()
-    return re.compile(found + re.escape(text[end:]))
+    parts = _CHOICE.split(text)  # every other one is the inside of a choice
+    parts[::2] = map(_any_words, parts[::2])
+    parts[1::2] = (f"(?:{'|'.join(map(_any_words, part.split('|')))})" for part in parts[1::2])
+    return re.compile("".join(parts))
+
+
+def _any_words(text: str) -> str:
+    """A pattern of `text` with any words in place of `{name}`."""
+    return ".+?".join(map(re.escape, _NAME.split(text)))
