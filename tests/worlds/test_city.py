@@ -211,7 +211,7 @@ def morning() -> dict[str, Any]:
     """Residents of two towns from half past eight, on their way to work, in both modes."""
     results = {}
     for mode in ("lockstep", "out_of_order"):
-        scenario = make(agents=32, start=datetime(2023, 2, 13, 8, 30))
+        scenario = make(agents=50, start=datetime(2023, 2, 13, 8, 30))
         client = Client(Scripted(scenario.author))
         results[mode] = (
             scenario,
