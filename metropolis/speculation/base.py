@@ -161,7 +161,7 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Command: the execution in flight `id` has become sure; its requests are needed."""
+    """Command: the proceed in flight `id` has become sure; its requests are needed."""
 
     id: ExecutionId
 

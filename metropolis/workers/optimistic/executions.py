@@ -195,12 +195,6 @@ class OneResolution:
             mind.agent = agent
         return path
 
-    def promote(self) -> None:
-        """Its further requests are needed."""
-        self.sure = True
-        for llm in self.llms.values():
-            llm.promote()
-
     def execution(self) -> Execution:
         """The record of the whole step."""
         return Execution(

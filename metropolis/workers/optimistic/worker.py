@@ -378,10 +378,9 @@ class OptimisticWorker:
             self._predicted.retract(one.step, one.writes, names)
 
     def _promote(self, id: ExecutionId) -> None:
-        if (one := self._execution(id)) is not None:
+        if (one := self._proceeds.get(id)) is not None:
             one.promote()
-            for agent in one.agents:
-                self._client.promote(agent, one.step)
+            self._client.promote(one.number, one.step)
 
     # --- final results
 
