@@ -145,3 +145,31 @@ def test_a_sentence_has_the_subject_that_it_begins_with(sentence: str, subject: 
 def test_people_of_all_names_are_asked_about() -> None:
     prompt = Prompt(f"Name: {ADA} (age 34)\n1. Wim de Groot is counting stock\n")
     assert f"How do {ADA} and Wim de Groot stand" in talk.questions(prompt, Random(0))
+
+
+SECRET = "The piano that one hears at night is played by a teacher of mathematics."
+RETOLD = "It is a teacher of mathematics who plays the piano at night."
+
+
+@pytest.mark.parametrize(
+    ("memories", "leaks"),
+    [
+        ([f"Secret: {SECRET}"], [SECRET]),
+        ([f"{ADA} heard in confidence from Celia Voss: {RETOLD}"], [RETOLD]),
+        ([f"{ADA} let slip to Celia Voss: {RETOLD}"], [RETOLD]),
+        ([f"Secret: {SECRET}", f"{ADA} let slip to {BRAM}: {RETOLD}"], []),
+        ([f"{ADA} heard in confidence from {BRAM}: {RETOLD}"], []),
+        ([f"Secret: {BRAM} plays the piano; he teaches mathematics."], []),
+        ([f"News: {SECRET}"], []),
+    ],
+)
+def test_a_secret_is_told_to_those_who_are_not_known_to_have_it(
+    memories: list[str], leaks: list[str]
+) -> None:
+    numbered = "\n".join(f"{i}. {memory}" for i, memory in enumerate(memories, 1))
+    text = (
+        f"Name: {ADA} (age 34)\nDate: Monday, 13 February 2023, 10:00\nKnows: {BRAM}\n"
+        f"{numbered}\n\nConversation so far:\n\n\nWhat does {ADA} say next to {BRAM}?"
+    )
+    assert Scene(Prompt(text)).leaks == leaks
+    assert Scene(Prompt(text.replace("Knows: ", "Has met: "))).leaks == []

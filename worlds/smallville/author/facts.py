@@ -20,6 +20,10 @@ from metropolis.worlds.smallville.news import tells
 _NEWS = re.compile(
     r"(?:^News|heard news from (?P<source>[^:]*)|told (?P<hearer>[^:]*) the news): (?P<text>.+)"
 )
+_SECRETS = re.compile(
+    r"(?:^Secret|heard in confidence from (?P<source>[^:]*)|let slip to (?P<hearer>[^:]*)): "
+    r"(?P<text>.+)"
+)
 _DAY = "{day}"
 _NAME = re.compile(r"\b[A-Z][a-zé]+ (?:de )?[A-Z][a-zé]+\b")
 _NO_NAME = re.compile(r"Caf|Inn\b|Green|College|Market|House|Lodge|Street|Workshop|day\b")
@@ -61,9 +65,18 @@ class News:
 
 def news_in(statements: Iterable[str]) -> dict[str, News]:
     """The news in memories, by mark; by text where the author has no words for it."""
+    return _facts_in(statements, _NEWS)
+
+
+def secrets_in(statements: Iterable[str]) -> dict[str, News]:
+    """The secrets in memories, like `news_in`."""
+    return _facts_in(statements, _SECRETS)
+
+
+def _facts_in(statements: Iterable[str], pattern: re.Pattern[str]) -> dict[str, News]:
     found: dict[str, News] = {}
     for statement in statements:
-        memory = _NEWS.search(statement)
+        memory = pattern.search(statement)
         if memory is None:
             continue
         text, source, hearer = memory["text"].strip(), memory["source"], memory["hearer"]

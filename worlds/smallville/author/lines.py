@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from random import Random
@@ -17,7 +18,7 @@ from zlib import crc32
 
 from metropolis.worlds.smallville.author import quarrels
 from metropolis.worlds.smallville.author.dates import over
-from metropolis.worlds.smallville.author.facts import News, news_in, told, wording_of
+from metropolis.worlds.smallville.author.facts import News, news_in, secrets_in, told, wording_of
 from metropolis.worlds.smallville.author.prompt import CONFIDENCE, HERALDS, TOLD, Prompt, pick
 from metropolis.worlds.smallville.author.weather import weather
 from metropolis.worlds.smallville.author.wording import occurs, worded
@@ -71,27 +72,14 @@ class Scene:
         """News to tell the other, who is not known to have them, on this day."""
         news = news_in(self.prompt.statements)
         news |= {text: News(text, own=True) for text in quarrels.gossip(self.quarrels)}
-        return [
-            one.text
-            for key, one in news.items()
-            if self.other not in one.known_to
-            and self.other not in one.text
-            and not tells(self.said, key)
-            and one.text not in self.said
-            and not over(one.text, self.prompt.now)
-            and self._tells(key, one.own)
-        ]
+        return [one.text for key, one in self._new(news) if self._tells(key, one.own)]
 
     @property
     def leaks(self) -> list[str]:
-        """Secrets to tell a close acquaintance, except those about the acquaintance."""
-        close = self.other in self.prompt.fact("Knows")
-        secrets = self.prompt.secrets if close else []
-        return [
-            text
-            for text in secrets
-            if self.other not in text and text not in self.said and not over(text, self.prompt.now)
-        ]
+        """Secrets to tell the other, a close acquaintance who is not known to have them."""
+        if self.other not in self.prompt.fact("Knows"):
+            return []
+        return [one.text for _, one in self._new(secrets_in(self.prompt.statements))]
 
     def fill(self, text: str, random: Random) -> str:
         """`text` with choices made, and placeholders replaced by the values of this scene."""
@@ -106,6 +94,18 @@ class Scene:
     def has(self, text: str) -> bool:
         """Whether a text with these words has been said."""
         return occurs(text, self.said)
+
+    def _new(self, facts: Mapping[str, News]) -> Iterator[tuple[str, News]]:
+        """Those that are not over, not about the other, and that the other is not known to have."""
+        for key, one in facts.items():
+            if (
+                self.other not in one.known_to
+                and self.other not in one.text
+                and not tells(self.said, key)
+                and one.text not in self.said
+                and not over(one.text, self.prompt.now)
+            ):
+                yield key, one
 
     def _tells(self, key: str, own: bool) -> bool:
         """Whether the speaker is in the mood to tell these news to the other today."""

@@ -26,7 +26,6 @@ CONFIDENCE = "Between you and me:"
 TOLD = re.compile(rf"(?:{'|'.join(map(re.escape, (*HERALDS, CONFIDENCE)))}) (.+?[.!])(?: |$)")
 """News in an utterance of the author."""
 _TOPIC = re.compile(r"([^;“]+?) \(“([^”]*)”\)(?:; )?")
-_SECRET = re.compile(r"\b(?:Secret|in confidence from [^:\n]*): ([^\n]+)")
 DATE_FORMAT = "%A, %d %B %Y, %H:%M"
 
 
@@ -85,11 +84,6 @@ class Prompt:
     def statements(self) -> list[str]:
         """The numbered memories."""
         return re.findall(r"^\d+\. (.+)$", self.text, re.MULTILINE)
-
-    @cached_property
-    def secrets(self) -> list[str]:
-        """The secrets in the resident's memories."""
-        return list(dict.fromkeys(_SECRET.findall("\n".join(self.statements))))
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from random import Random
 
 from metropolis.worlds.smallville.author.prompt import pick
@@ -26,13 +26,13 @@ def occurs(text: str, within: str) -> bool:
     return _literal(text) in within and pattern(text).search(within) is not None
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _literal(text: str) -> str:
     """The longest part of `text` without alternatives and names."""
     return max(_NAME.sub("\0", _CHOICE.sub("\0", text)).split("\0"), key=len)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def pattern(text: str) -> re.Pattern[str]:
     """Finds `text` with any alternatives, and any words in place of `{name}`."""
     parts = _CHOICE.split(text)  # every other one is the inside of a choice
