@@ -67,7 +67,10 @@ def test_a_damaged_end_of_the_calls_is_cut_off_at_once(
     calls: Path, keep: int, tail: int | None
 ) -> None:
     calls.write_bytes(calls.read_bytes()[:tail] + b"damage")
-    CallsFile(calls, keep=keep, run=RUN).close()
+    resumed = CallsFile(calls, keep=keep, run=RUN)
+    resumed.close()
+    assert resumed.mark.lines == keep
+    assert not calls.read_bytes().endswith(b"damage")
     assert _steps_of(calls) == list(range(keep))
 
 
