@@ -173,7 +173,12 @@ NumbersInUse SpeculationState::in_use() const {
 void SpeculationState::validate() const {
   versions.validate();
   for (const AgentState& agent : agents_) {
-    if (agent.next < agent.final) throw std::logic_error("the next step is below the final one");
+    Step next = agent.final;
+    for (auto result = at(agent.results, next); result && result->valid;) {
+      result = at(agent.results, ++next);
+    }
+    if (agent.next != next) throw std::logic_error("the next step of an agent is wrong");
+    if (agent.turn) check_complete(*agent.turn);
     for (const auto& [step, proceed] : agent.proceeds) {
       check(is_valid(*proceed), proceed->id, "is not valid");
       check(!proceed->sure || !proceed->observed ||
@@ -182,6 +187,22 @@ void SpeculationState::validate() const {
     }
     for (const auto& [step, result] : agent.results) {
       check(!result->valid || is_valid(*result), result->id, "is not valid");
+    }
+  }
+}
+
+void SpeculationState::check_complete(const TurnState& turn) const {
+  for (std::size_t i = 0; i < agents_.size(); ++i) {
+    const auto other = static_cast<AgentId>(i);
+    // Where those who have not committed the step stand is not final.
+    if (agents_[i].final <= turn.step) continue;
+    for (const AgentId member : turn.agents) {
+      if (within(versions.metric(), position(member, turn.step, true),
+                 position(other, turn.step, true), options_.cluster_radius, 0)) {
+        throw std::logic_error("step " + std::to_string(turn.step) + ": agent " +
+                               std::to_string(member) + " is dispatched without " +
+                               std::to_string(other));
+      }
     }
   }
 }

@@ -128,6 +128,11 @@ class SpeculationState {
   std::set<std::pair<AgentId, Step>> held;  // failed speculatively: not repeated before it is sure
 
  private:
+  // Throws std::logic_error if an agent that belongs to the dispatched cluster has committed its
+  // step without it. (That committed results have read what is final needs their reads, which are
+  // not kept.)
+  void check_complete(const TurnState& turn) const;
+
   SpeculationOptions options_;
   std::vector<AgentState> agents_;
   std::unordered_map<EntityId, AgentId> agent_of_;

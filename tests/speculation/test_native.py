@@ -82,6 +82,7 @@ class Both:
         return self._reference.finished
 
     def validate(self) -> None:
+        self._reference.validate()
         self._native.validate()
 
     def _equal(self, expected: list[Command], commands: list[Command]) -> list[Command]:
