@@ -90,24 +90,30 @@ def test_every_mode_equals_lockstep_in_many_worlds(metric: str) -> None:
 
 
 def test_a_rule_one_tile_looser_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This shows that the test above is sensitive: too small a block radius changes a history."""
+    """This shows that the test above is sensitive.
+
+    With too small a block radius a history changes, or an agent acts on another that is not in its
+    cluster.
+    """
 
     def looser(radius: float, velocity: float, joint: float) -> Rule:
         rule = versioned(radius, velocity, joint)
         return Rule(rule.couple_radius - 1, rule.block_radius - 1)
 
-    differ = 0
+    differ = refused = 0
     for seed in range(60):
         exact = run(random_meadow(seed, "chebyshev"), 12, seed=seed)
         with monkeypatch.context() as patch:
             patch.setattr("metropolis.runtime.live.setup.versioned", looser)
             try:
                 loose = run(random_meadow(seed, "chebyshev"), 12, seed=seed)
-            except (CausalityError, AssertionError):
-                differ += 1
+            except CausalityError as error:
+                assert "only members of a cluster act" in str(error)  # noqa: PT017
+                refused += 1
                 continue
         differ += loose.history != exact.history
-    assert differ > 3
+    assert differ > 0
+    assert refused > 0
 
 
 @pytest.mark.parametrize(("instances", "tolerance"), [(1, 1e-9), (2, 0.01)])

@@ -289,7 +289,7 @@ class OptimisticRun:
         self._executed[command.id] = Executed(command, minds, decisions, writes, events, forecasts)
         asked = [read for view in views.values() for read in view.reads]
         after = {agent: tuple(mind) for agent, mind in minds.items()}
-        delay_s = self._random.choice([0.0, 0.0, 0.0, self._jitter_s])
+        delay_s = self._random.choice([0.0, 0.0, 0.0, 1.0, 20.0]) * self._jitter_s
         self._push(delay_s, Resolved(command.id, asked, writes, events, after, forecasts))
 
     def _forecast(self, body: Value) -> list[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -152,31 +153,36 @@ def _loose(world: World) -> Rule:
     return Rule(rule.couple_radius - 1, rule.block_radius - 1)
 
 
-PLANTED: dict[str, dict[str, Any]] = {
-    "entities not recorded": {"view": _Blind},
-    "events not recorded": {"view": _Deaf},
-    "region too small": {"view": _Shortsighted},
-    "newcomers not noticed": {"make": _with(_NoNewcomers)},
-    "values not compared": {"make": _with(_NamesOnly)},
-    "predictions committed": {"make": _with(_TrustsPredictions)},
-    "members not compared": {"make": _with(_AnyMembers)},
-    "minds not compared": {"make": _with(_OldMinds)},
-    "minds not copied": {"copies_minds": False},
-    "events kept": {"archive": _KeepsEvents},
-    "finality too early": {"make_rule": _loose},
+DIFFERS = "the history differs"
+PLANTED: dict[str, tuple[dict[str, Any], str]] = {
+    "entities not recorded": ({"view": _Blind}, DIFFERS),
+    "events not recorded": ({"view": _Deaf}, DIFFERS),
+    "region too small": ({"view": _Shortsighted}, DIFFERS),
+    "newcomers not noticed": ({"make": _with(_NoNewcomers)}, DIFFERS),
+    "values not compared": ({"make": _with(_NamesOnly)}, DIFFERS),
+    "predictions committed": ({"make": _with(_TrustsPredictions)}, DIFFERS),
+    "members not compared": (
+        {"make": _with(_AnyMembers)},
+        "was dispatched in the cluster .* and committed in",
+    ),
+    "minds not compared": ({"make": _with(_OldMinds)}, DIFFERS),
+    "minds not copied": ({"copies_minds": False}, DIFFERS),
+    "events kept": ({"archive": _KeepsEvents}, "is sure, and has not read the final versions"),
+    "finality too early": ({"make_rule": _loose}, DIFFERS),
 }
-RARE = 1057
-"""A world in which an old prediction leads an agent where its final position cannot."""
+"""Fault -> its arguments of `OptimisticRun`, and what comes of it, as a regular expression."""
 
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_caught(fault: str) -> None:
-    for seed in [*range(100), RARE]:
+    arguments, expected = PLANTED[fault]
+    for seed in range(100):
         world = World(seed)
+        run = OptimisticRun(world, seed, validates=False, **arguments)
         try:
-            history = OptimisticRun(world, seed, **PLANTED[fault]).run()
-        except (InvariantError, AssertionError, MetropolisError):
+            found = "" if run.run() == lockstep(world)[0] else DIFFERS
+        except (InvariantError, AssertionError, MetropolisError) as error:
+            found = str(error)
+        if re.search(expected, found):
             return
-        if history != lockstep(world)[0]:
-            return
-    pytest.fail(f"{fault}: no history differs")
+    pytest.fail(f"in no world {expected}")
