@@ -13,7 +13,7 @@ from random import Random
 
 from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, pick
 
-_LEAVING = ((9, 0.2), (19, 0.45), (21, 0.25), (24, 0.08))
+_LEAVING = ((9, 0.25), (19, 0.5), (21, 0.4), (24, 0.2))
 """Until which hour, and the probability that the next task is an errand."""
 _RETURNING = 0.45
 """Probability that the plan goes on after a task of an errand."""
