@@ -164,7 +164,17 @@ def test_json_says_where_a_workplace_comes_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [{}, [], "Ann Ash", [7], ["Ann Ash", "Ann Ash"], ["../Ann Ash"], ["Ann\x1b[2J"]]
+    "names",
+    [
+        {},
+        [],
+        "Ann Ash",
+        [7],
+        ["Ann Ash", "Ann Ash"],
+        ["Ann Ash", "Ann\xa0Ash"],
+        ["../Ann Ash"],
+        ["Ann\x1b[2J"],
+    ],
 )
 def test_bad_persona_names_are_refused(tmp_path: Path, names: object) -> None:
     source = checkout(tmp_path / "source")

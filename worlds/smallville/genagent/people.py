@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time
@@ -142,7 +143,8 @@ def _names(stored: Path, meta: Fields) -> list[str]:
         is_name = is_name and name.strip(" .")
         if not is_name or "/" in name or "\\" in name:
             raise MetropolisError(f"{field} holds {name!r}; it should hold names of people")
-        if names.count(name) > 1:
+    for name, count in Counter(name.replace(NO_BREAK, " ") for name in names).items():
+        if count > 1:
             raise MetropolisError(f"{field} holds {name!r} twice")
     return names
 
