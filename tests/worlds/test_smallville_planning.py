@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+import pytest
+
 from metropolis import Client, make_scenario
 from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
 from metropolis.worlds.smallville.author import author
-from metropolis.worlds.smallville.planning import begin_day
+from metropolis.worlds.smallville.planning import begin_day, next_activity
 from metropolis.worlds.smallville.resident import Resident
-from metropolis.worlds.smallville.state import DAY_S, HOUR_S
+from metropolis.worlds.smallville.state import DAY_S, HOUR_S, Activity, Day, Task
+from metropolis.worlds.smallville.world import Observation
 
 
 def begun(me: Resident, now_s: int) -> list[Request]:
@@ -55,3 +58,16 @@ def test_the_first_day_and_a_later_one() -> None:
         plans, ("Monday, 13", "Tuesday, 14"), (monday, ada.day.outline), strict=True
     ):
         assert node.text == f"Ada Whitlock's plan for {day} February: {'; '.join(outline)}."
+
+
+@pytest.mark.parametrize("left_s", [10, 50, 59])
+def test_an_activity_that_ends_in_the_last_minute_goes_on_until_midnight(left_s: int) -> None:
+    ada = make_scenario("smallville", agents=1).agents[0]
+    assert isinstance(ada, Resident)
+    ada.day = Day(0, ["reads"], [Task("reading by the fire", 7 * HOUR_S, DAY_S)], [])
+    now_s, (x, y) = DAY_S - left_s, ada.profile.at
+    ada.activity = Activity("tidying", "Willow Lodge: room 2", until_s=now_s)
+    llm = LLM(Client(Scripted(author)), agent=0, step=0, seed=0)
+    assert asyncio.run(next_activity(ada, Observation(now_s, x, y), now_s, llm)) is None
+    assert (ada.activity.what, ada.activity.until_s) == ("tidying", DAY_S)
+    assert not ada.day.tasks

@@ -57,12 +57,20 @@ async def begin_day(me: Resident, now_s: int, llm: LLM) -> None:
     me.activity.until_s = min(me.activity.until_s, now_s)
 
 
-async def next_activity(me: Resident, observation: Observation, now_s: int, llm: LLM) -> Doing:
-    """Choose the next activity and its place."""
+async def next_activity(
+    me: Resident, observation: Observation, now_s: int, llm: LLM
+) -> Doing | None:
+    """Choose the next activity and its place.
+
+    None: less than a minute of the day is left, and the resident goes on until midnight.
+    """
     here = (observation.x, observation.y)
     hour = _current(me.day.hours, now_s) or me.day.hours[-1]
     if is_sleep(hour.what):
         return _go_to_bed(me, here, hour)
+    if hour.end_s < now_s + MINUTE_S:
+        me.activity.until_s = hour.end_s
+        return None
     task = _current(me.day.tasks, now_s)
     if task is None:
         task = await _decompose(me, hour, now_s, llm)
