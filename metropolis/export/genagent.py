@@ -163,13 +163,17 @@ class GenAgentExport:
         ends_s = (number_of(value_at(mind, path)) for path in appearance.until_s)
         began_s = since * self._meta.step_s
         until_s = next((end_s for end_s in ends_s if end_s is not None), began_s)
+        here = [int(frame.position[0]), int(frame.position[1])]
+        goal, partner = value_at(mind, appearance.goal), value_at(mind, appearance.partner)
         scratch = {
             "name": _name(name),
             "first_name": first,
             "last_name": " ".join(others),
             "vision_r": self._meta.perception_radius,
             "curr_time": self._time(self.steps).strftime(CLOCK),
-            "curr_tile": [int(frame.position[0]), int(frame.position[1])],
+            "curr_tile": here,
+            "planned_path": [] if goal in (None, here) else [goal],
+            "chatting_with": _name(partner) if isinstance(partner, str) else None,
             "act_address": self._address(frame.look.place),
             "act_description": frame.look.label,
             "act_pronunciatio": frame.look.emoji,

@@ -86,6 +86,10 @@ class Appearance(msgspec.Struct, frozen=True):
     """Field of `details` -> what its number is multiplied with, if that viewer has another unit."""
     addresses: dict[str, list[str]] = {}
     """Such a field -> keys that lead to the parts of a place below the map's name."""
+    goal: str = ""
+    """Keys that lead to the tile to which the agent is on its way, [x, y]."""
+    partner: str = ""
+    """Keys that lead to the name of the agent with whom it is in conversation."""
     until_s: list[str] = []
     """Keys that lead to the time at which the activity is planned to end, in simulated seconds
     since the midnight before step 0; the first one that exists counts."""

@@ -18,6 +18,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.world.appearance import Schedule
 from metropolis.worlds.smallville.genagent.files import Fields
 from metropolis.worlds.smallville.genagent.mind import schedule_of
+from metropolis.worlds.smallville.memory import Node
 from metropolis.worlds.smallville.resident import Resident
 from metropolis.worlds.smallville.state import DAY_S, Task
 from tests.cli.test_world import checkout, run_import
@@ -50,6 +51,21 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Resident], lis
     return residents, list(make_scenario(str(root / "again")).agents), root / "again"
 
 
+def triple(node: Node) -> tuple[str, str, str]:
+    return node.subject, node.predicate, node.object
+
+
+def shown(name: str) -> str:
+    """A name in exported files, with one space."""
+    return name.replace(" de ", " de\xa0")
+
+
+def doing(resident: Resident) -> tuple[object, ...]:
+    """What is exported of its activity; the duration is rounded to minutes."""
+    activity = resident.activity
+    return activity.what, activity.goal, activity.thing, activity.thing_doing, activity.asleep
+
+
 def minutes(tasks: list[Task], since_s: int = 0) -> list[tuple[str, int, int]]:
     return [
         (task.what, round(task.start_s / 60), round(task.end_s / 60))
@@ -71,7 +87,12 @@ def test_people_keep_what_they_know_and_plan(
         assert minutes(after.day.tasks, now_s) == minutes(before.day.tasks, now_s)
         assert {*after.talked} == {*before.talked}  # then: the time at which it ended
         assert (after.unreflected, after.settings) == (before.unreflected, before.settings)
-        assert {*after.recent} == {*before.recent}
+        noticed = {triple(node): node.created_s for node in before.memory.nodes}
+        oldest_s = min(noticed[event] for event in before.recent)
+        # of events that were noticed in the same step the files do not tell the order
+        assert all(noticed[event] == oldest_s for event in {*after.recent} ^ {*before.recent})
+        assert after.profile.workplace == before.profile.workplace != ""
+        assert doing(after) == doing(before)
     assert any(before.day.tasks[-1].end_s > now_s for before in lived[0])
     nodes = [node for before in lived[0] for node in before.memory.nodes]
     assert any(node.evidence for node in nodes)
@@ -115,3 +136,24 @@ def test_schedules_cover_the_day(
     ]
     tomorrow = schedules_of(Schedule("day.hours", "day.tasks"), mind, midnight_s + DAY_S)
     assert not any(tomorrow.values())
+
+
+def test_where_they_go_and_with_whom_they_talk_is_exported(tmp_path: Path) -> None:
+    scenario = make_scenario("smallville")
+    simulation = Simulation(
+        scenario.world, scenario.agents, Client(Scripted(scenario.author)), out=tmp_path / "run"
+    )
+    simulation.run(800)
+    words = ["genagent", str(tmp_path / "run"), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(command, words).exit_code == 0
+    ways, partners = 0, 0
+    for resident in scenario.agents:
+        folder = tmp_path / "out" / "personas" / shown(resident.name)
+        scratch = json.loads((folder / "bootstrap_memory" / "scratch.json").read_text())
+        at, goal = scratch["curr_tile"], [*resident.activity.goal]
+        assert scratch["planned_path"] == ([] if at == goal else [goal])
+        assert scratch["chatting_with"] == (resident.talk and shown(resident.talk.partner))
+        ways += at != goal
+        partners += resident.talk is not None
+    assert ways > 0
+    assert partners > 0

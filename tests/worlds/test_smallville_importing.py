@@ -165,6 +165,18 @@ def test_settings_of_an_exported_run_are_kept(source: Path, tmp_path: Path) -> N
     assert make_scenario(str(tmp_path / "town")).agents[0].settings == own
 
 
+def test_who_is_on_the_way_to_bed_sleeps_there(source: Path, tmp_path: Path) -> None:
+    path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
+    way = {"act_description": "going to bed", "planned_path": [[4, 2]], "curr_tile": [2, 4]}
+    path.write_text(json.dumps(SCRATCH | STOPPED | way))
+    assert run_import(source, tmp_path / "town").exit_code == 0
+    scenario = make_scenario(str(tmp_path / "town"))
+    ann = scenario.agents[0]
+    assert (ann.activity.goal, ann.activity.asleep, ann.abed) == ((4, 2), True, False)
+    Simulation(scenario.world, scenario.agents, Client(Scripted(scenario.author))).run(10)
+    assert ann.abed
+
+
 def test_a_conversation_ends(source: Path, tmp_path: Path) -> None:
     path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
     talk = {"act_description": "conversing about tea", "chatting_with": "Ben Birch"}

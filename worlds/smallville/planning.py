@@ -22,6 +22,8 @@ WAKE_HOUR_DEFAULT = 7
 TASK_MINUTES_DEFAULT = 30
 """Duration of a task for which the model gives none."""
 PLAN_IMPORTANCE = 5
+TO_BED = "going to bed"
+"""The activity of a resident who sleeps on arrival."""
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
 _MINUTES = re.compile(r"[(\[,:]?\s*(\d+)\s*min[a-z.]*\s*[)\]]?\s*$", re.IGNORECASE)
 
@@ -262,8 +264,8 @@ def fall_asleep(me: Resident) -> Doing:
 def _go_to_bed(me: Resident, here: Tile, task: Task) -> Doing:
     """Go to bed without calling a model; the resident sleeps on arrival."""
     place = f"{me.profile.home}: {me.profile.room}"
-    me.activity = Activity("going to bed", place, "bed", "", me.bed, task.end_s, asleep=True)
-    return fall_asleep(me) if here == me.bed else Doing("going to bed", "🛏️", place, "bed")
+    me.activity = Activity(TO_BED, place, "bed", "", me.bed, task.end_s, asleep=True)
+    return fall_asleep(me) if here == me.bed else Doing(TO_BED, "🛏️", place, "bed")
 
 
 def _current(tasks: Iterable[Task], now_s: int) -> Task | None:

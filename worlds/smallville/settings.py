@@ -55,6 +55,8 @@ PRESETS: Mapping[str, Settings] = {
 
 EXPORTED_SETTINGS = "metropolis_settings"
 """Field of an exported `scratch.json` with all settings: the published code has not all of them."""
+EXPORTED_WORKPLACE = "metropolis_workplace"
+"""Field of an exported `scratch.json` with the sector: the published code has it in sentences."""
 
 
 def settings_of(table: Mapping[str, Any]) -> Settings:

@@ -21,7 +21,7 @@ from metropolis.world.view import View
 from metropolis.worlds.smallville.dialogue import CONVERSATION, Line, converse, pairs_of
 from metropolis.worlds.smallville.geography import MOVES, Tile
 from metropolis.worlds.smallville.profile import Profile
-from metropolis.worlds.smallville.settings import EXPORTED_SETTINGS, PRESETS
+from metropolis.worlds.smallville.settings import EXPORTED_SETTINGS, EXPORTED_WORKPLACE, PRESETS
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.past import Past
@@ -141,6 +141,7 @@ class SmallVille(World):
             "importance_trigger_curr": "unreflected",
             "act_obj_description": "activity.thing_doing",
             EXPORTED_SETTINGS: "profile.settings",
+            EXPORTED_WORKPLACE: "profile.workplace",
         },
         factors={  # the published code multiplies its weights with these three
             "recency_w": 1 / PRESETS["code-1.0"].recency_weight,
@@ -151,6 +152,8 @@ class SmallVille(World):
             "living_area": ["profile.home", "profile.room"],
             "act_address": ["activity.place", "activity.thing"],
         },
+        goal="activity.goal",
+        partner="talk.partner",
         until_s=["talk.until_s", "activity.until_s"],
         schedule=Schedule("day.hours", "day.tasks"),
         places="known",

@@ -20,7 +20,7 @@ from metropolis.worlds.smallville.genagent.files import Fields, read_object
 from metropolis.worlds.smallville.geography import Tile
 from metropolis.worlds.smallville.memory import Node, created
 from metropolis.worlds.smallville.past import Past
-from metropolis.worlds.smallville.planning import is_sleep
+from metropolis.worlds.smallville.planning import TO_BED, is_sleep
 from metropolis.worlds.smallville.state import DAY_S, MINUTE_S, Activity, Day, Task
 from metropolis.worlds.smallville.world import SLEEPING, Doing
 
@@ -180,7 +180,7 @@ def _activity(
     emoji = emoji if isinstance(emoji, str) else ""
     state = scratch.content.get("act_obj_description")
     state = state if isinstance(state, str) else ""
-    asleep = is_sleep(what)
+    asleep = is_sleep(what) or what == TO_BED
     activity = Activity(what, place, thing, state, goal, until_s, asleep)
     if asleep and goal == at:
         return activity, Doing(SLEEPING, emoji, place, thing, asleep=True)

@@ -21,7 +21,13 @@ from metropolis.worlds.smallville.genagent.workplaces import Places, Workplace
 from metropolis.worlds.smallville.geography import Atlas, Tile
 from metropolis.worlds.smallville.past import Past
 from metropolis.worlds.smallville.profile import Profile
-from metropolis.worlds.smallville.settings import EXPORTED_SETTINGS, PRESETS, Settings, settings_of
+from metropolis.worlds.smallville.settings import (
+    EXPORTED_SETTINGS,
+    EXPORTED_WORKPLACE,
+    PRESETS,
+    Settings,
+    settings_of,
+)
 from metropolis.worlds.smallville.world import START
 
 SERVER = Path("environment/frontend_server")
@@ -65,6 +71,8 @@ class _Person:
     """What is read of one person; `profile` lacks the workplace and relations."""
 
     profile: Profile
+    workplace: Workplace | None
+    """That of the run that was exported."""
     plan: str
     past: Past | None
     unknown_places: list[str]
@@ -79,9 +87,9 @@ def read_genagent_people(checkout: Path, simulation: str, grid: GridMap, preset:
     stored = checkout / SERVER / "storage" / simulation
     starts_file = stored / "environment" / "0.json"
     starts = read_object(starts_file)
-    history = _history(checkout / ASSETS / "agent_history_init_n25.csv")
     meta = _meta(stored)
     names, start = _names(stored, meta), _start(meta)
+    history = _history(checkout / ASSETS, len(names))
     atlas = Atlas(grid)
     people = [
         _person(
@@ -108,7 +116,9 @@ def read_genagent_people(checkout: Path, simulation: str, grid: GridMap, preset:
             "daily_plan_req": person.plan,
             "currently": profile.goal,
         }
-        workplaces.append(known.workplace(profile.name, texts, profile.home, others))
+        workplaces.append(
+            person.workplace or known.workplace(profile.name, texts, profile.home, others)
+        )
         said = (profile.background, profile.goal, *profile.memories)
         lived = person.past.memories if person.past else ()
         relations = relations_of(profile.name, said, lived, others)
@@ -214,7 +224,17 @@ def _person(
         places=() if past else places,
         settings=_settings(scratch, preset),
     )
-    return _Person(profile, plan, past, unknown)
+    return _Person(profile, _workplace(scratch, atlas.grid), plan, past, unknown)
+
+
+def _workplace(scratch: Fields, grid: GridMap) -> Workplace | None:
+    """That of the run that was exported; None: it was no such run."""
+    if EXPORTED_WORKPLACE not in scratch.content:
+        return None
+    sector = scratch.text(EXPORTED_WORKPLACE)
+    if sector and sector not in {arena.partition(": ")[0] for arena in grid.arena_names}:
+        raise scratch.wrong(EXPORTED_WORKPLACE, "a sector of the map, or empty")
+    return Workplace(sector, "", EXPORTED_WORKPLACE if sector else "")
 
 
 def _bed(atlas: Atlas, room: str, at: Tile) -> Tile | None:
@@ -274,8 +294,14 @@ def _walk(content: Any, above: Sequence[str], path: Path) -> Iterator[str]:
         )
 
 
-def _history(path: Path) -> dict[str, tuple[str, ...]]:
-    """The initial memories of each person, if the file exists; a row is a name and facts."""
+def _history(folder: Path, people: int) -> dict[str, tuple[str, ...]]:
+    """The initial memories of each person; a row is a name and facts.
+
+    The file is the one for this number of people, or else that of `base_the_ville_n25`, if any.
+    """
+    path = folder / f"agent_history_init_n{people}.csv"
+    if not path.is_file():
+        path = folder / "agent_history_init_n25.csv"
     if not path.is_file():
         return {}
     try:
