@@ -105,6 +105,8 @@ def test_people_are_as_they_were(tmp_path: Path) -> None:
         ("learned", "half \ud800", "learned"),
         ("daily_plan_req", ["run"], "daily_plan_req"),
         ("living_area", "the town:nowhere:at all", "living_area"),
+        ("metropolis_workplace", 7, "metropolis_workplace is 7; it should be a text"),
+        ("metropolis_workplace", "Nowhere", "it should be a sector of the map, or empty"),
     ],
 )
 def test_a_bad_field_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
