@@ -226,6 +226,7 @@ def test_names_of_three_words_beds_and_empty_fields(tmp_path: Path) -> None:
         ("scratch.json", "curr_tile", [0.5, 2]),
         ("scratch.json", "curr_tile", [-1, 2]),
         ("scratch.json", "planned_path", [[2, 2], [2, 999]]),
+        ("scratch.json", "planned_path", [[2, 2], [0, 0]]),
         ("scratch.json", "f_daily_schedule_hourly_org", [["sleeping"]]),
         ("scratch.json", "act_start_time", "yesterday"),
         ("scratch.json", "vision_r", "far"),

@@ -62,7 +62,7 @@ def make_from(folder: Path, *, agents: int | None = None, seed: int = 0) -> Scen
         if past.at is not None:
             check_tile(grid, name, past.at, folder / PASTS)
         if past.activity is not None:
-            check_tile(grid, name, past.activity.goal, folder / PASTS)
+            check_tile(grid, f"the goal of {name}", past.activity.goal, folder / PASTS)
     return populate(grid, profiles, agents, f"the town in {folder}", start, pasts)
 
 
@@ -161,7 +161,7 @@ def read_town(path: Path) -> tuple[GridMap, datetime]:
 
 
 def check_tile(grid: GridMap, name: str, at: Tile, path: Path) -> None:
-    """Raise MetropolisError naming `path` unless the tile of the resident `name` is free."""
+    """Raise MetropolisError naming `path` unless the tile of `name` is free."""
     x, y = at
     inside = 0 <= x < grid.width and 0 <= y < grid.height
     if not inside or grid.walls[y, x]:

@@ -173,6 +173,8 @@ def _activity(
     goal = at
     if way := scratch.content.get("planned_path"):
         goal = _tile(Fields({"planned_path": way[-1]}, scratch.place), "planned_path", grid)
+        if grid.walls[goal[1], goal[0]]:
+            raise scratch.wrong("planned_path", "a way that ends on a free tile")
     place = grid.arena_names[grid.arenas[goal[1], goal[0]]]
     address = scratch.text("act_address").split(":")
     thing = address[3] if len(address) > 3 else ""
