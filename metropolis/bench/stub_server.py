@@ -1,7 +1,7 @@
 """`metropolis bench stub-server`: an OpenAI-compatible server that only waits before it answers.
 
 The latency of an answer is drawn by (seed, prompt), never by order: equal requests have equal
-latencies.
+latencies. Answers are one fixed text, or those of a scenario's scripted author.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import log
 from pathlib import Path
@@ -21,7 +22,10 @@ from typing import Any
 import click
 
 from metropolis.bench import METROPOLIS, Number, server
+from metropolis.bench._scripted_answers import ScriptedAnswers
+from metropolis.llm.placement import GATEWAY
 from metropolis.types import MetropolisError
+from metropolis.world.scenario import make_scenario
 
 MODEL = "stub"
 SIGMA = 0.8
@@ -37,13 +41,9 @@ def latency_s(seed: int, question: str, mean_s: float) -> float:
     return Random(key).lognormvariate(log(mean_s) - SIGMA**2 / 2, SIGMA)
 
 
-def stub_server(
-    mean_s: float, seed: int, log_file: Path | None = None, port: int = 0
-) -> AbstractContextManager[str]:
-    """Run a stub server in its own process; yield its URL."""
-    options = ["--mean-ms", str(mean_s * 1000), "--seed", str(seed), "--port", str(port)]
-    if log_file is not None:
-        options += ["--log", str(log_file)]
+def stub_server(mean_s: float, seed: int, *options: str) -> AbstractContextManager[str]:
+    """Run a stub server in its own process, with further `options`; yield its URL."""
+    options += ("--mean-ms", str(mean_s * 1000), "--seed", str(seed))
     return server([*METROPOLIS, "bench", "stub-server", *options])
 
 
@@ -59,29 +59,49 @@ def stub_server(
     "may not have read: its kind, the time in monotonic seconds, the sampling seed of the request. "
     "Answers then differ from request to request.",
 )
-def command(mean_ms: float, seed: int, port: int, log_file: Path | None) -> None:
+@click.option(
+    "--scenario",
+    help="Answer as the scripted author of this world; give --agents and --seed as for the run.",
+)
+@click.option("--agents", type=click.IntRange(min=1), help="[default: the world's]")
+def command(
+    mean_ms: float,
+    seed: int,
+    port: int,
+    log_file: Path | None,
+    scenario: str | None,
+    agents: int | None,
+) -> None:
     """Serve chats with lognormal latency until stopped; prints the URL.
 
     Serves /v1/models and /v1/chat/completions and answers other requests with status 400. Streams
     are sent in one piece.
     """
-    asyncio.run(_serve(mean_ms / 1000, seed, port, log_file))
+    if scenario is None and agents is not None:
+        raise click.UsageError("--agents requires --scenario")
+    if scenario is not None and log_file is not None:
+        raise click.UsageError("--log draws its own answers; leave out --scenario")
+    mean_s = mean_ms / 1000
+    if log_file is not None:
+        log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        asyncio.run(_serve(port, lambda: _Logged(mean_s, seed, log)))
+    elif scenario is not None:
+        answers = ScriptedAnswers(make_scenario(scenario, agents=agents, seed=seed))
+        asyncio.run(_serve(port, lambda: _Scripted(mean_s, seed, answers)))
+    else:
+        asyncio.run(_serve(port, lambda: _Connection(mean_s, seed)))
 
 
-async def _serve(mean_s: float, seed: int, port: int, log_file: Path | None) -> None:
+async def _serve(port: int, connection: Callable[[], _Connection]) -> None:
     try:
         listening = socket.create_server(("127.0.0.1", port), backlog=4096)
     except OSError as error:
         raise MetropolisError(
             f"cannot listen on port {port} of 127.0.0.1 ({error.strerror}); choose another --port"
         ) from error
-    log = None if log_file is None else os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     click.echo(f"http://127.0.0.1:{listening.getsockname()[1]}")
-    server = await asyncio.get_running_loop().create_server(
-        lambda: _Connection(mean_s, seed) if log is None else _Logged(mean_s, seed, log),
-        sock=listening,
-        backlog=4096,
-    )
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(connection, sock=listening, backlog=4096)
     await server.serve_forever()
 
 
@@ -91,6 +111,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, mean_s: float, seed: int) -> None:
         self._mean_s, self._seed = mean_s, seed
         self._received = b""
+        self._models = MODELS
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -112,14 +133,15 @@ class _Connection(asyncio.Protocol):
                 return
             is_chat = self._received.startswith(CHATS)
             is_listing = self._received.startswith(LISTING)
-            body, self._received = self._received[head + 4 : end], self._received[end:]
+            headers, body = self._received[:head], self._received[head + 4 : end]
+            self._received = self._received[end:]
             chat = _parse_chat(body) if is_chat else None
             if chat is not None:
-                self._answer(chat)
+                self._answer(chat, headers)
             else:
-                self._write(MODELS if is_listing else NO_CHAT)
+                self._write(self._models if is_listing else NO_CHAT)
 
-    def _answer(self, chat: dict[str, Any]) -> None:
+    def _answer(self, chat: dict[str, Any], headers: bytes) -> None:  # noqa: ARG002
         wait_s = latency_s(self._seed, chat["messages"][-1]["content"], self._mean_s)
         answer = _streamed(TEXT, chat) if chat.get("stream") else ANSWER
         if wait_s:
@@ -146,7 +168,7 @@ class _Logged(_Connection):
             timer.cancel()
             self._log(CANCELLED, key)
 
-    def _answer(self, chat: dict[str, Any]) -> None:
+    def _answer(self, chat: dict[str, Any], headers: bytes) -> None:  # noqa: ARG002
         key = chat.get("seed")
         if not isinstance(key, int):
             self._write(NO_SEED)
@@ -167,6 +189,24 @@ class _Logged(_Connection):
         os.write(self._file, f"{what} {time.monotonic():.6f} {key}\n".encode())
 
 
+class _Scripted(_Connection):
+    """Answers as a scripted author."""
+
+    def __init__(self, mean_s: float, seed: int, answers: ScriptedAnswers) -> None:
+        super().__init__(mean_s, seed)
+        self._models, self._answers = GATEWAY_MODELS, answers
+
+    def _answer(self, chat: dict[str, Any], headers: bytes) -> None:
+        try:
+            completion = self._answers.answer(chat, headers)
+        except MetropolisError as error:
+            self._write(_refusal(str(error)))
+            return
+        wait_s = latency_s(self._seed, chat["messages"][-1]["content"], self._mean_s)
+        answer = _whole(completion.text, completion.prompt_tokens, completion.output_tokens)
+        self._loop.call_later(wait_s, self._write, answer)
+
+
 def _parse_chat(body: bytes) -> dict[str, Any] | None:
     """Parse `body` as a chat request; return None if it is not one."""
     try:
@@ -177,10 +217,12 @@ def _parse_chat(body: bytes) -> dict[str, Any] | None:
     return chat
 
 
-def _whole(text: str) -> bytes:
+def _whole(text: str, prompt_tokens: int = 12, output_tokens: int = 6) -> bytes:
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    answer = {**ABOUT, "object": "chat.completion", "choices": [choice], "usage": USAGE}
+    tokens = prompt_tokens + output_tokens
+    usage = dict(zip(USAGE, (prompt_tokens, output_tokens, tokens), strict=True))
+    answer = {**ABOUT, "object": "chat.completion", "choices": [choice], "usage": usage}
     return _response("200 OK", json.dumps(answer))
 
 
@@ -204,9 +246,9 @@ def _refusal(message: str) -> bytes:
     return _response("400 Bad Request", json.dumps({"error": error}))
 
 
-def _response(status: str, content: str, kind: str = "application/json") -> bytes:
+def _response(status: str, content: str, kind: str = "application/json", more: str = "") -> bytes:
     body = content.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
     return head.encode() + body
 
 
@@ -215,9 +257,10 @@ CHATS, LISTING = b"POST /v1/chat/completions", b"GET /v1/models"
 """Prefixes of requests."""
 ABOUT = {"id": "answer", "created": 0, "model": MODEL}
 USAGE = {"prompt_tokens": 12, "completion_tokens": 6, "total_tokens": 18}
-MODELS = _response(
-    "200 OK", json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-)
+_LIST = json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+MODELS = _response("200 OK", _LIST)
+GATEWAY_MODELS = _response("200 OK", _LIST, more=f"{GATEWAY}: 1\r\n")
+"""Clients send headers to gateways only."""
 TEXT = "I stay where I am."
 ANSWER = _whole(TEXT)
 NO_CHAT = _refusal("use GET /v1/models, or POST /v1/chat/completions with messages as JSON")

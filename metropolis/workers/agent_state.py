@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from copy import deepcopy
 
-from metropolis.types import AgentId
+from metropolis.types import AgentId, MetropolisError
 from metropolis.world.base import Agent
 from metropolis.world.parts import Changes, ChunkCache, Parts, changed_parts, from_parts
 from metropolis.world.saving import Sample, check_saved, restore, save_parts
@@ -18,15 +19,27 @@ class Minds:
     step; claims contain all other minds.
     """
 
-    def __init__(self, agents: Sequence[Agent]) -> None:
+    def __init__(self, agents: list[Agent]) -> None:
+        """`agents` have run no step."""
         self._agents = agents
+        self._first: dict[AgentId, Agent] = {}
+        """Copies from before their first step here."""
         self._sample = Sample()
         self._stored: dict[AgentId, Parts] = {}
         self._chunks: dict[AgentId, ChunkCache] = defaultdict(dict)
 
     def take(self, minds: Mapping[AgentId, Parts]) -> None:
-        """Restore the agents' minds from a claim."""
+        """Restore the agents' minds from a claim.
+
+        A worker may have begun a step whose claim it lost. So the restored agent is a new object:
+        the old one has caches of the lost state, and its code may still run in a thread. Raises
+        MetropolisError if the agent cannot be copied.
+        """
         for agent, parts in minds.items():
+            if agent in self._first:
+                self._agents[agent] = copied(self._first[agent])
+            else:
+                self._first[agent] = copied(self._agents[agent])
             restore(self._agents[agent], from_parts(parts))
             self._stored[agent] = parts
 
@@ -41,3 +54,14 @@ class Minds:
             check_saved(of, from_parts(now))
         before, self._stored[agent] = self._stored[agent], now
         return changed_parts(before, now)
+
+
+def copied(agent: Agent) -> Agent:
+    """A copy of `agent`. Raises MetropolisError if it cannot be copied."""
+    try:
+        return deepcopy(agent)
+    except Exception as error:  # an author's object may raise anything
+        raise MetropolisError(
+            f"the agent {agent.name!r} ({type(agent).__name__}) cannot be copied ({error}); runs "
+            "in a store need copies, also of fields whose names begin with an underscore"
+        ) from error

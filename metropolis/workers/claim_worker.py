@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -251,5 +250,3 @@ class ClaimingWorker:
         """Cancel work on a claim that was lost to another worker."""
         open_claim.lost = True
         self._open[open_claim].cancel()
-        for agent in open_claim.claim.agents:  # plain agents may continue in their threads, in vain
-            self._agents[agent] = copy(self._agents[agent])

@@ -119,7 +119,7 @@ def test_a_chat_streams_its_text_and_usage(url: str, counted: bool) -> None:
 
 def test_with_a_log_requests_need_a_seed(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with stub_server(0.0, 0, log) as url:
+    with stub_server(0.0, 0, "--log", str(log)) as url:
         assert_refused(send(url, CHATS, json.dumps(CHAT)))
         assert log.read_text() == ""
         with openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as client:

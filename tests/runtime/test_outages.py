@@ -37,7 +37,9 @@ class Model:
         self._here = ExitStack()
 
     def come(self) -> None:
-        self._here.enter_context(stub_server(0.005, 1, self.log, self._port))
+        self._here.enter_context(
+            stub_server(0.005, 1, "--log", f"{self.log}", "--port", f"{self._port}")
+        )
 
     def go(self) -> None:
         self._here.close()

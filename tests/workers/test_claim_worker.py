@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -41,6 +42,20 @@ class Rebinding(Walker):
         return choose(self, observation)
 
 
+@dataclass
+class Caching(Walker):
+    """Learns places; its cache, which may be lost, saves it a look into its memory."""
+
+    _at: Any = None
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if observation["at"] != self._at:
+            self._at, learnt = observation["at"], f"came to {observation['at']}"
+            if learnt not in self.memory:
+                self.memory.append(learnt)
+        return await super().proceed(observation, llm)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
     with EmbeddedServer() as server:
@@ -75,7 +90,7 @@ def test_a_late_answer_about_a_lease_harms_no_later_step(
     assert found.history_sha256 == run(seed).history_sha256
 
 
-@pytest.mark.parametrize("agent", [Rebinding, PlainWalker])
+@pytest.mark.parametrize("agent", [Rebinding, Walker, PlainWalker, Caching])
 @pytest.mark.parametrize("how", [{"workers": 1}, {"workers": 2}, {"mode": "optimistic"}])
 def test_leases_that_run_out_under_living_workers_cost_time_only(
     monkeypatch: pytest.MonkeyPatch, agent: Any, how: dict[str, Any]

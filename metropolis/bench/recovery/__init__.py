@@ -38,7 +38,7 @@ def campaign(folder: Path, kills: int, seed: int, mode: str) -> list[Outcome]:
         Environment(folder, seed, mode) as environment,
     ):
         out = folder / "whole"
-        with stub_server(MEAN_S, seed, folder / "whole.log") as url:
+        with stub_server(MEAN_S, seed, "--log", str(folder / "whole.log")) as url:
             environment.start(out, url, "--mode", "lockstep").wait()
         reference = json.loads(summary_file(out).read_text())
         while left:

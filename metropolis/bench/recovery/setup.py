@@ -43,9 +43,11 @@ class Environment:
             self.nodes.close()
         self.server.close()
 
-    def start(self, out: Path, llm: str, *options: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, out: Path, llm: str, *options: str, scenario: str = world.__file__
+    ) -> subprocess.Popen[bytes]:
         """Start a new run in `out`; return its process."""
-        about = [world.__file__, "--llm", f"vllm:{llm}", "--out", str(out)]
+        about = [scenario, "--llm", f"vllm:{llm}", "--out", str(out)]
         return self._start(out, *about, "--seed", str(self.seed), *options)
 
     def start_stored(self, out: Path, llm: str, cluster: Nodes | None) -> subprocess.Popen[bytes]:

@@ -77,7 +77,7 @@ class Run:
     ) -> Outcome:
         """Apply the kills of `left` until the run ends, and remove them from `left`."""
         began_s, log = time.monotonic(), self.out.with_suffix(".log")
-        with stub_server(MEAN_S, self.environment.seed, log) as url:
+        with stub_server(MEAN_S, self.environment.seed, "--log", str(log)) as url:
             self._url = url
             try:
                 self._run_to_end(left, progress)

@@ -50,6 +50,10 @@ class Scripted:
 
     async def complete(self, request: Request) -> Completion:
         """The author's text, truncated."""
+        return self.written(request)
+
+    def written(self, request: Request) -> Completion:
+        """See `complete`."""
         text: Any = self.author(request, random.Random(request.seed))
         if not isinstance(text, str):
             raise MetropolisError(
