@@ -6,8 +6,10 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
+
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.llm.base import Completion, Request
+from metropolis.llm.base import Completion, Message, Request
 from metropolis.llm.placement import PREFIX
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import Scenario
@@ -30,18 +32,19 @@ class ScriptedAnswers:
 
         Raises MetropolisError when the chat or its headers lack something.
         """
-        found = {name.lower(): unquote(text) for name, text in _HEADER.findall(headers.decode())}
         try:
+            read = _HEADER.findall(headers.decode())
+            found = {name.lower(): unquote(value) for name, value in read}
             program, _, step = found["program"].rpartition(" at ")
             request = Request(
                 agent=self._numbers[program],
                 step=int(step),
                 function=found["function"],
-                messages=tuple(chat["messages"]),
-                max_tokens=chat["max_tokens"],
-                temperature=chat["temperature"],
+                messages=msgspec.convert(chat["messages"], tuple[Message, ...]),
+                max_tokens=int(chat["max_tokens"]),
+                temperature=float(chat["temperature"]),
                 stop=tuple(chat.get("stop", ())),
-                seed=chat["seed"],
+                seed=int(chat["seed"]),
                 priority=0,
                 program=program,
             )

@@ -132,9 +132,28 @@ def test_with_a_log_requests_need_a_seed(tmp_path: Path) -> None:
     assert noted[:3] == [["asked", "7"], ["answered", "7"], ["asked", "7"]]  # the last is slow
 
 
+def test_a_scripted_author_answers_as_in_a_run_without_a_server() -> None:
+    def summary(*llm: str) -> list[Any]:
+        run = [*METROPOLIS, "run", *about, "--steps", "20", "--quiet", "--json", *llm]
+        found = json.loads(subprocess.check_output(run))
+        return [
+            found[name] for name in ("history_sha256", "calls", "prompt_tokens", "output_tokens")
+        ]
+
+    about = ["largeville", "--agents", "30", "--seed", "5"]
+    with stub_server(1e-4, 5, "--scenario", *about[:3]) as url:
+        served, offline = summary("--llm", f"vllm:{url}"), summary()
+        assert_refused(send(url, CHATS, json.dumps(CHAT)))
+    assert served == offline
+    assert offline[1] > 500
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        (["--agents", "5"], "--agents requires --scenario"),
+        (["--scenario", "smallville", "--log", "log"], "--log draws its own answers"),
+        (["--scenario", "smalville"], "did you mean"),
         (["--port", "99999"], "99999 is not in the range"),
         (["--mean-ms", "nan"], "nan is not in the range"),
         (["--mean-ms", "inf"], "inf is not in the range"),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import numpy as np
 import pytest
 
 from metropolis import Client, Simulation, make_scenario
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request
 from metropolis.maps.town import alderbrook
+from metropolis.runtime.live.result import RunResult
+from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
+from metropolis.workers import leases
 from metropolis.worlds.largeville.people import renamings
 from metropolis.worlds.smallville import town_profiles
 
@@ -59,6 +66,28 @@ def test_every_mode_tells_the_same_history() -> None:
     assert talks, "somebody has talked"
     town = np.arange(30) // 25
     assert (results[0].trace.positions[..., 0] // alderbrook().map.width == town).all()
+
+
+class Slow(Scripted):
+    async def complete(self, request: Request) -> Completion:
+        await asyncio.sleep(0.002)
+        return await super().complete(request)
+
+
+def test_claims_that_workers_lose_change_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(**how: Any) -> RunResult:
+        scenario = make_scenario("largeville", agents=30)
+        client = Client(Slow(scenario.author))
+        return Simulation(scenario.world, scenario.agents, client, **how).run(4)
+
+    expected = run(mode="lockstep")
+    monkeypatch.setattr(leases, "BEATS", 0.25)  # renewed too late
+    with EmbeddedServer() as server:
+        found = run(store=server.url, workers=2, lease_s=0.02)
+        counts = server.store(server.runs()[0]).inspect().counts
+    assert counts["expired"] > 0
+    assert found.history_sha256 == expected.history_sha256
+    assert found.calls == expected.calls > 600
 
 
 def test_nobody_is_too_few() -> None:
