@@ -9,7 +9,8 @@ import click
 
 from metropolis.bench import MODEL
 from metropolis.cli.choices import Integer, on_command_line
-from metropolis.cli.run_options import options_of, run_folder
+from metropolis.cli.run_folders import run_folder
+from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock, filled
 from metropolis.cli.terminal import without_controls
 from metropolis.llm.client import Client

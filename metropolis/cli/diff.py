@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from metropolis.cli.run_options import options_of, run_folder
+from metropolis.cli.run_folders import run_folder
+from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock, filled, story_line
 from metropolis.runtime.folder.comparison import Comparison, compare
 from metropolis.runtime.folder.run_directory import RunDirectory

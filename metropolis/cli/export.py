@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 import click
 
-from metropolis.cli.run_options import run_folder
+from metropolis.cli.run_folders import run_folder
 from metropolis.durable import reported
 from metropolis.export.genagent import GenAgentExport
 from metropolis.export.lanes import lanes_of

@@ -11,7 +11,8 @@ import click
 from metropolis.cli.choices import Integer, on_command_line
 from metropolis.cli.live import checked_backend, run_scenario
 from metropolis.cli.resume import later_options
-from metropolis.cli.run_options import new_folder, options_of, run_folder
+from metropolis.cli.run_folders import new_folder, run_folder
+from metropolis.cli.run_options import options_of
 from metropolis.cli.verification import verification
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory

@@ -16,7 +16,8 @@ from typing import Any
 
 import click
 
-from metropolis.cli.run_options import RunOptions, new_folder, options_of
+from metropolis.cli.run_folders import new_folder
+from metropolis.cli.run_options import RunOptions, options_of
 from metropolis.cli.run_report import print_summary, summary_of, write_json
 from metropolis.cli.run_view import check_viewer, shown
 from metropolis.cli.story import story_line

@@ -17,14 +17,8 @@ from metropolis.cli.live import (
     ended_by_ctrl_c,
     run_scenario,
 )
-from metropolis.cli.run_options import (
-    STEPS_MAX,
-    RunOptions,
-    absolute_name,
-    latest_folder,
-    refuse_ineffective,
-    run_folder,
-)
+from metropolis.cli.run_folders import latest_folder, run_folder
+from metropolis.cli.run_options import STEPS_MAX, RunOptions, absolute_name, refuse_ineffective
 from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
@@ -54,6 +48,12 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 
 @click.command(name="run")
 @click.argument("world", required=False)
+@click.option(
+    "--world-option",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of the world, such as preset=code-1.0 of smallville. May be repeated.",
+)
 @click.option("--agents", type=_COUNT, help="Number of agents. [default: the world's own]")
 @click.option("--hours", type=_POSITIVE, help="Length in simulated hours.")
 @click.option(

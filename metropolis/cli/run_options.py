@@ -34,11 +34,11 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import Scenario, make_scenario
+from metropolis.world.scenario_options import parse_options
 
-RUNS = Path("runs")
 STEPS_MAX = 1_000_000_000
 """Of a run; steps are numbers of 32 bits."""
-FIXED_OPTIONS = ("world", "agents", "seed")
+FIXED_OPTIONS = ("world", "world_option", "agents", "seed")
 """Options that a resumed run cannot change: its history depends on them."""
 
 
@@ -47,6 +47,7 @@ class RunOptions:
     """The options of `metropolis run`, by their names on the command line."""
 
     world: str
+    world_option: tuple[str, ...]
     agents: int | None
     hours: float | None
     steps: int | None
@@ -151,9 +152,11 @@ class RunOptions:
     def scenario(self) -> Scenario:
         """Make the world to run.
 
-        Raises MetropolisError if it does not exist, or lacks an agent or a function of --model.
+        Raises MetropolisError if it does not exist, or lacks an option, or an agent or a function
+        of --model.
         """
-        scenario = make_scenario(self.world, agents=self.agents, seed=self.seed)
+        options = parse_options(self.world_option)
+        scenario = make_scenario(self.world, agents=self.agents, seed=self.seed, options=options)
         self.models.check_agents([agent.name for agent in scenario.agents])
         if scenario.functions:
             self.models.check_functions(scenario.functions)
@@ -268,9 +271,9 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
             "with Simulation(…, resume=True)"
         )
     for name in FIXED_OPTIONS:
-        if name in changed and changed[name] != kept[name]:
+        if name in changed and (now := _shown(changed[name])) != (was := _shown(kept[name])):
             raise MetropolisError(
-                f"{folder}: its {name} is {kept[name]}, and {changed[name]} would be another run; "
+                f"{folder}: its {name.replace('_', '-')} is {was}, and {now} would be another run; "
                 "start that with `metropolis run`"
             )
     if {"hours", "steps"} & set(changed):
@@ -294,6 +297,11 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
     if "store" in changed:
         return options
     return replace(options, store=resolve_address(options.store, folder))
+
+
+def _shown(value: Any) -> str:
+    """The value of an option that may be given several times, or once."""
+    return ", ".join(value) or "not given" if isinstance(value, list | tuple) else str(value)
 
 
 def _check_ranges(kept: Mapping[str, Any]) -> None:
@@ -343,56 +351,3 @@ def _absolute_plug_in(name: str) -> str:
     return re.sub(
         r"(?<=[:,]plans=)[^,]+", lambda path: f"{Path(path[0]).resolve()}", "+".join(parts)
     )
-
-
-def new_folder(world: str) -> Path:
-    """Create the next free folder `runs/WORLD-N`."""
-    name = _short(world)
-    try:
-        RUNS.mkdir(exist_ok=True)
-        number = max((n for _, n in _runs(name)), default=0) + 1
-        while True:  # another run may start concurrently
-            folder = RUNS / f"{name}-{number}"
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                number += 1
-            else:
-                return folder
-    except OSError as error:
-        raise MetropolisError(
-            f"cannot create a folder for the run in {RUNS.resolve()}: {error.strerror}; "
-            "name another one with --out"
-        ) from None
-
-
-def run_folder(run: str) -> Path:
-    """Return the folder `run`, or the one of that name under `runs/`."""
-    folder, known = Path(run), RUNS / run
-    return known if known.is_dir() and not (folder / "run.json").exists() else folder
-
-
-def latest_folder(world: str | None) -> Path:
-    """Return the folder of the last started or resumed run under `runs/`, of `world` if given."""
-    name = None if world is None else _short(world)
-    found = [folder for folder, _ in _runs(name) if (folder / "run.json").exists()]
-    if not found:
-        raise MetropolisError(
-            f"there is no run{f' of {name}' if name else ''} in {RUNS.resolve()}; "
-            "name the folder of one"
-        )
-    return max(found, key=lambda folder: (folder / "run.json").stat().st_mtime_ns)
-
-
-def _short(world: str) -> str:
-    return Path(world.rpartition(".py")[0] or world).name
-
-
-def _runs(name: str | None) -> list[tuple[Path, int]]:
-    """Return the folders and numbers of the runs of `name`; None: of every world."""
-    runs = []
-    for folder in RUNS.iterdir() if RUNS.is_dir() else ():
-        world, _, number = folder.name.rpartition("-")
-        if number.isdecimal() and name in (None, world):
-            runs.append((folder, int(number)))
-    return runs

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from metropolis.cli.choices import Integer
-from metropolis.cli.run_options import options_of, run_folder
+from metropolis.cli.run_folders import run_folder
+from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock
 from metropolis.cli.terminal import without_controls
 from metropolis.names import check_name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from metropolis.cli.run_options import run_folder
+from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.names import check_name
 from metropolis.runtime.replays.modes import OUT_OF_ORDER

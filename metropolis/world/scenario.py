@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from metropolis.names import did_you_mean
@@ -16,10 +17,12 @@ from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World, drawings_of, facts_of
 from metropolis.world.checks import check_seed, check_world_parts
 from metropolis.world.record import StepRecord
+from metropolis.world.scenario_options import keyword_arguments
 from metropolis.world.user_code import load_function, names_file
 
 GROUP = "metropolis.worlds"
-"""Entry points: name -> a function (agents: int | None, seed: int) -> Scenario."""
+"""Entry points: name -> a function (*, agents: int | None, seed: int) -> Scenario; further keyword
+parameters with defaults are the world's options."""
 FOLDERS = "metropolis.folders"
 """Entry points: name -> the same, with the folder that holds `name.json` as first argument."""
 
@@ -85,12 +88,19 @@ def scenario_names() -> list[str]:
     return sorted(point.name for point in entry_points(group=GROUP))
 
 
-def make_scenario(name: str | Path, *, agents: int | None = None, seed: int = 0) -> Scenario:
+def make_scenario(
+    name: str | Path,
+    *,
+    agents: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Scenario:
     """Make the scenario `name`; `agents` is their number, None: the world's default.
 
     `name` is an installed world, a folder such as `metropolis world import-genagent` writes, or
     `FILE.py` or `FILE.py:FUNCTION` with a function like those of the entry points (by default
-    `make`). Raises MetropolisError when it does not exist.
+    `make`). `options` are its other keyword arguments; texts are converted to their types. Raises
+    MetropolisError when the world or an option does not exist.
     """
     if not isinstance(name, str | Path):
         raise MetropolisError(
@@ -100,7 +110,8 @@ def make_scenario(name: str | Path, *, agents: int | None = None, seed: int = 0)
         raise MetropolisError(f"agents is {agents!r}; it should be a whole number, or None")
     check_seed(seed)
     name = str(name)
-    scenario = _maker(name)(agents=agents, seed=seed)
+    maker = _maker(name)
+    scenario = maker(agents=agents, seed=seed, **keyword_arguments(maker, name, options))
     if not isinstance(scenario, Scenario):
         raise MetropolisError(
             f"the function of the world {name!r} returned a value of type "

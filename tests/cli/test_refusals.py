@@ -103,6 +103,15 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("--resume", "uninterrupted", "--seed", "5"), "its seed is 0, and 5 would be another run"),
         (("--resume", "uninterrupted", "--agents", "5"), "its agents is 6, and 5 would be"),
         (
+            ("--resume", "uninterrupted", "--world-option", "a=b"),
+            "its world-option is not given, and a=b would be another run",
+        ),
+        (
+            ("minimal", "--world-option", "a=b"),
+            "the world 'minimal' has no option 'a'; it has none",
+        ),
+        (("smallville", "--world-option", "preset=x"), "it should be paper or code-1.0"),
+        (
             ("resume", "uninterrupted", "--steps", "5"),
             "already reached step 24; it cannot end at 5\n",
         ),

@@ -342,3 +342,18 @@ def test_a_damaged_store_is_told_with_the_way_back(run: Run) -> None:
     assert "`metropolis resume RUN --store memory`" in err
     again = summary(run, "resume", "it", "--steps", "6", "--store", "memory")
     assert again["history_sha256"] == whole["history_sha256"]
+
+
+def test_a_resumed_run_keeps_the_options_of_its_world(run: Run) -> None:
+    town = ("smallville", "--agents", "2", "--quiet", "--json")
+    option = ("--world-option", "preset=code-1.0")
+    run(*town, *option, "--steps", "60", "--out", "half")
+    found = [
+        json.loads(run(*arguments)[1])["history_sha256"]
+        for arguments in (
+            ("resume", "half", "--steps", "720", "--quiet", "--json"),
+            (*town, *option, "--steps", "720", "--out", "whole"),
+            (*town, "--steps", "720", "--out", "paper"),
+        )
+    ]
+    assert found[0] == found[1] != found[2]

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 from metropolis.types import MetropolisError
 from metropolis.world.randomness import keyed_random
 from metropolis.world.scenario import make_scenario, scenario_names
+from metropolis.world.scenario_options import parse_options
 from metropolis.world.user_code import load_function
+from metropolis.worlds.smallville.resident import Resident
+from metropolis.worlds.smallville.settings import PRESETS
 
 
 def test_a_name_that_is_not_there() -> None:
@@ -52,6 +56,78 @@ def test_draws_are_their_own() -> None:
 def test_arguments_of_a_wrong_type_are_told(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=re.escape(sentence)):
         make_scenario(**given)
+
+
+@pytest.mark.parametrize("world", ["smallville", "largeville", "city"])
+def test_the_preset_of_residents_is_an_option_of_their_worlds(world: str) -> None:
+    for preset in ("paper", "code-1.0"):
+        made = make_scenario(world, agents=2, options={"preset": preset})
+        for one in made.agents:
+            assert isinstance(one, Resident)
+            assert one.settings == PRESETS[preset]
+
+
+MADE = """
+from __future__ import annotations
+from datetime import datetime
+from pathlib import Path
+from metropolis.worlds.minimal import make as minimal
+
+made = []
+
+def make(agents, seed, *, size: int = 3, at: datetime | None = None, plain="", loud: bool = False):
+    made.append((size, at, plain, loud))
+    return minimal(agents=agents, seed=seed)
+
+def unreadable(agents, seed, size: Nowhere = 3):
+    return minimal()
+"""
+
+
+def test_texts_of_options_become_values_of_the_types_of_parameters(tmp_path: Path) -> None:
+    file = tmp_path / "optional_town.py"
+    file.write_text(MADE)
+    texts = ["size=12", "at=2023-02-13T06:00:00", "plain=a=b", "loud=true"]
+    make_scenario(file, options=parse_options(texts))
+    make_scenario(file, options={"size": 7, "loud": True})
+    made = sys.modules["optional_town"].made
+    assert made == [(7, None, "", True)]  # the file is loaded again for each scenario
+    make_scenario(file, options=parse_options(texts))
+    made = sys.modules["optional_town"].made
+    assert made == [(12, datetime(2023, 2, 13, 6), "a=b", True)]
+
+
+@pytest.mark.parametrize(
+    ("function", "option", "sentence"),
+    [
+        ("make", "sise=12", "has no option 'sise' (did you mean 'size'?); it has size, at, plain"),
+        ("make", "seed=12", "has no option 'seed'; it has size, at, plain, loud"),
+        ("make", "size=many", "its option 'size' is 'many' (Expected `int`, got `str`)"),
+        ("make", "at=yesterday", "its option 'at' is 'yesterday' ("),
+        ("make", "loud=perhaps", "its option 'loud' is 'perhaps' ("),
+        ("unreadable", "size=3", "the types of its options cannot be read (name 'Nowhere' is"),
+    ],
+)
+def test_options_that_a_world_lacks_are_told(
+    tmp_path: Path, function: str, option: str, sentence: str
+) -> None:
+    file = tmp_path / "optional_town.py"
+    file.write_text(MADE)
+    with pytest.raises(MetropolisError, match=re.escape(sentence)):
+        make_scenario(f"{file}:{function}", options=parse_options([option]))
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        (["size"], "--world-option is 'size'; it should be NAME=VALUE"),
+        (["=3"], "--world-option is '=3'; it should be NAME=VALUE"),
+        (["size=3", "size=4"], "--world-option names 'size' twice"),
+    ],
+)
+def test_options_have_a_form(texts: list[str], sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=re.escape(sentence)):
+        parse_options(texts)
 
 
 def test_a_file_does_not_replace_an_installed_module(tmp_path: Path) -> None:

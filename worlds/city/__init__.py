@@ -21,16 +21,19 @@ from metropolis.worlds.smallville.world import START
 AGENTS = 100
 
 
-def make(*, agents: int | None = None, seed: int = 0, start: datetime = START) -> Scenario:
+def make(
+    *, agents: int | None = None, seed: int = 0, start: datetime = START, preset: str = "paper"
+) -> Scenario:
     """Make as many towns as `agents` need; None: 100 agents in four towns.
 
-    A third of the residents take the train to a neighbouring town, the others walk. Raises
-    MetropolisError when `agents` is less than 1, or there are no names for so many towns.
+    A third of the residents take the train to a neighbouring town, the others walk. `preset` names
+    the residents' settings. Raises MetropolisError when `agents` is less than 1, there are no names
+    for so many towns, or there is no such preset.
     """
     count = AGENTS if agents is None else agents
     if count < 1:
         raise MetropolisError(f"city cannot have {count} residents; it needs at least one")
-    first = town_profiles()
+    first = town_profiles(preset)
     grid = city_map(-(-count // len(first)))
     towns = renamings(first, -(-count // len(first)), seed)
     atlas = CityAtlas(len(towns))

@@ -20,16 +20,17 @@ from metropolis.worlds.smallville.world import SmallVille
 AGENTS = 100
 
 
-def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
+def make(*, agents: int | None = None, seed: int = 0, preset: str = "paper") -> Scenario:
     """Make as many towns as `agents` need; None: 100 agents in four towns.
 
-    Town k is Alderbrook with other residents, k map widths further east. Raises MetropolisError
-    when `agents` is less than 1.
+    Town k is Alderbrook with other residents, k map widths further east. `preset` names the
+    residents' settings. Raises MetropolisError when `agents` is less than 1, or there is no such
+    preset.
     """
     count = AGENTS if agents is None else agents
     if count < 1:
         raise MetropolisError(f"largeville cannot have {count} residents; it needs at least one")
-    first = town_profiles()
+    first = town_profiles(preset)
     town = alderbrook().map
     towns = renamings(first, -(-count // len(first)), seed)
     atlas = Atlas(town)

@@ -15,9 +15,14 @@ from metropolis.worlds.smallville.settings import settings_of
 __all__ = ["STEPS", "make", "town_profiles"]
 
 
-def town_profiles() -> list[Profile]:
-    """The 25 residents of Alderbrook."""
-    return read_profiles(Path(str(files(__package__) / "residents.toml")))
+def town_profiles(preset: str = "paper") -> list[Profile]:
+    """The 25 residents of Alderbrook with the settings `preset` (`settings.py`).
+
+    Raises MetropolisError when there is no such preset.
+    """
+    settings = settings_of({"preset": preset})
+    profiles = read_profiles(Path(str(files(__package__) / "residents.toml")))
+    return [replace(profile, settings=settings) for profile in profiles]
 
 
 def make(
@@ -31,6 +36,4 @@ def make(
     `preset` names the residents' settings (`settings.py`). The seed affects only the run. Raises
     MetropolisError when the town has fewer residents, or there is no such preset.
     """
-    settings = settings_of({"preset": preset})
-    profiles = [replace(profile, settings=settings) for profile in town_profiles()]
-    return populate(alderbrook().map, profiles, agents, "smallville")
+    return populate(alderbrook().map, town_profiles(preset), agents, "smallville")

@@ -1,0 +1,64 @@
+"""Options of a world: further keyword parameters of the function that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any
+
+import msgspec
+
+from metropolis.names import did_you_mean
+from metropolis.types import MetropolisError
+
+_OWN = ("agents", "seed")
+"""Parameters that every world has."""
+_BY_NAME = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """Name -> value of options NAME=VALUE. Raises MetropolisError on another form."""
+    options: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise MetropolisError(f"--world-option is {text!r}; it should be NAME=VALUE")
+        if name in options:
+            raise MetropolisError(f"--world-option names {name!r} twice")
+        options[name] = value
+    return options
+
+
+def keyword_arguments(
+    maker: Callable[..., Any], world: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The `options` as arguments of `maker`, texts converted to the types of its parameters.
+
+    Raises MetropolisError if `maker` lacks one, or a text cannot be converted.
+    """
+    if not options:
+        return {}
+    try:
+        parameters = signature(maker, eval_str=True).parameters
+    except NameError as error:
+        raise MetropolisError(
+            f"the world {world!r}: the types of its options cannot be read ({error})"
+        ) from error
+    known = [name for name, one in parameters.items() if one.kind in _BY_NAME and name not in _OWN]
+    arguments = {}
+    for name, value in options.items():
+        if name not in known:
+            has = f"; it has {', '.join(known)}" if known else "; it has none"
+            raise MetropolisError(
+                f"the world {world!r} has no option {name!r}{did_you_mean(name, known)}{has}"
+            )
+        kind = parameters[name].annotation
+        try:
+            arguments[name] = msgspec.convert(
+                value, Any if kind is Parameter.empty else kind, strict=False
+            )
+        except (msgspec.ValidationError, TypeError) as error:
+            raise MetropolisError(
+                f"the world {world!r}: its option {name!r} is {value!r:.80} ({error})"
+            ) from None
+    return arguments
