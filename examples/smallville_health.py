@@ -43,6 +43,8 @@ CHECKS = {
     # as many conversations as on day 1, in sentences as different
     "later_sentences": ("distinct sentences of later days / day 1", (0.9, inf), "at least 90 %"),
     "news_heard": ("first hearings of a fact per day, minimum", (1, inf), "some every day"),
+    "festival": ("know of the festival, end of day 2", (0.42, 0.62), "paper: 52 %; 10 points"),
+    "candidate": ("know of the candidate, end of day 2", (0.22, 0.42), "paper: 32 %; 10 points"),
 }
 """Figure -> title, the least and greatest value that passes, the reason for them.
 
@@ -50,6 +52,9 @@ CHECKS = {
 """
 SHARES = {"tiles_shared", "duplicates_recalled", "texts_rated_again", "distinct_sentences"}
 SHARES |= {"later_conversations", "last_conversations", "later_sentences"}
+NEWS = {"festival": "lantern festival, six", "candidate": "candidate, mayor"}
+"""Figure -> mark of the fact. They are checked with the settings of the paper."""
+SHARES |= NEWS.keys()
 
 
 def live(hours, seed, preset):
@@ -70,7 +75,7 @@ def live(hours, seed, preset):
         for record in simulation.steps(steps):
             health.read(record)
             advance(1)
-    return health.report({agent.name: agent.memory for agent in scenario.agents})
+    return complete(health, scenario.agents)
 
 
 def repeated(folder):
@@ -92,7 +97,20 @@ def repeated(folder):
             advance(1)
     for agent in scenario.agents:
         restore(agent, rerun.checkpoint_after(steps).agents[agent.name])
-    return health.report({agent.name: agent.memory for agent in scenario.agents})
+    return complete(health, scenario.agents)
+
+
+def complete(health, residents):
+    """The report, with the shares of residents that know the news of `NEWS`; None: not checked."""
+    report = health.report({resident.name: resident.memory for resident in residents})
+    of_paper = all(resident.settings == PRESETS["paper"] for resident in residents)
+    # the festival and the election are news of the first day, which begins at midnight
+    days = report["days"] if report["days"][0]["hours"] == 24 and of_paper else []
+    knowing = days[1]["knowing"] if len(days) > 1 and days[1]["hours"] == 24 else {}
+    shares = {name: knowing.get(mark) for name, mark in NEWS.items()}
+    return report | {
+        name: None if count is None else count / len(residents) for name, count in shares.items()
+    }
 
 
 def passes(name, found):
