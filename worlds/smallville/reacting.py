@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SILENCE_S = 8000
 """The time after a conversation in which the same pair does not talk again."""
 LATE_S = 23 * HOUR_S
+"""The time of day from which nobody reacts."""
 WAITING = "waiting to start"
 """The beginning of the activity of those who wait."""
 NEWEST_MEMORIES = 8
@@ -33,7 +34,7 @@ async def react(
     """
     new = {event.subject for event in fresh}
     people = [seen for seen in observation.nearby if seen.name in new]
-    if not people or _waits(me.activity.what):
+    if not people or _waits(me.activity.what) or now_s % DAY_S >= LATE_S:
         return "", None
     other = me.random.choice(people)
     if other.asleep or me.activity.asleep or _waits(other.doing):
@@ -53,9 +54,8 @@ async def react(
 
 
 def may_talk(me: Resident, other: str, now_s: int) -> bool:
-    """Whether the two have not talked recently, and it is not too late."""
-    silent = other not in me.talked or now_s - me.talked[other] >= SILENCE_S
-    return silent and now_s % DAY_S < LATE_S
+    """Whether the two have not talked recently."""
+    return other not in me.talked or now_s - me.talked[other] >= SILENCE_S
 
 
 async def _wants_to_talk(me: Resident, other: Seen, now_s: int, llm: LLM) -> bool:

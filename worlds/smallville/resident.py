@@ -42,7 +42,7 @@ from metropolis.worlds.smallville.state import HOUR_S, Activity, Day, Talk, day_
 from metropolis.worlds.smallville.tables import tables_of
 from metropolis.worlds.smallville.world import START, Action, Observation
 
-RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 6, 7
+RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 8, 7
 WHISPER_IMPORTANCE = 8
 _STEPS = {move: Action(move=move) for move in MOVES}
 

@@ -26,6 +26,9 @@ CONFIDENCE = "Between you and me:"
 TOLD = re.compile(rf"(?:{'|'.join(map(re.escape, (*HERALDS, CONFIDENCE)))}) (.+?[.!])(?: |$)")
 """News in an utterance of the author."""
 _TOPIC = re.compile(r"([^;“]+?) \(“([^”]*)”\)(?:; )?")
+_OCCUPIED = re.compile(r" (?:is|are|been) (?:also )?(\w+ing [^.,;:]{4,80})(?=[.,;:])")
+"""What somebody is doing these days."""
+_ARTICLES, _VOWELS = ("a", "an"), "aeiouAEIOU"
 DATE_FORMAT = "%A, %d %B %Y, %H:%M"
 
 
@@ -77,8 +80,17 @@ class Prompt:
 
     @cached_property
     def topics(self) -> dict[str, str]:
-        """Favourite topic of the resident -> their remark about it."""
-        return dict(_TOPIC.findall(self.fact("Likes to talk about")))
+        """Favourite topic of the resident -> their remark about it.
+
+        Residents without favourites talk about what they are occupied with, without a remark.
+        """
+        if likes := self.fact("Likes to talk about"):
+            return dict(_TOPIC.findall(likes))
+        told = f"{self.fact('Present goal')} {self.fact('Background')}"
+        occupied = dict.fromkeys((found.strip() for found in _OCCUPIED.findall(told)), "")
+        if occupation := self.fact("Occupation"):
+            occupied[f"the work of {_ARTICLES[occupation[0] in _VOWELS]} {occupation}"] = ""
+        return occupied
 
     @cached_property
     def statements(self) -> list[str]:

@@ -9,6 +9,10 @@ from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, p
 
 _BEDROOM = re.compile(r"\broom \d|bedroom|'s room")
 _PRIVATE = re.compile(rf"{_BEDROOM.pattern}|bath|wash|store")
+RATINGS = {"Event": (2, 0), "Thought": (5, 3), "Conversation": (4, 2)}
+"""Kind of memory -> the rating of a text without remarkable words, and what is added to that of the
+others. In recorded runs of Generative Agents events other than idle objects have 3.3 to 5.3 on
+average, thoughts 5.4 to 7.3, chats 5.1 to 8.2."""
 _PLAIN = ("Yes.", "That sounds right.", "I would think so.")
 
 
@@ -18,10 +22,12 @@ def plain(prompt: Prompt, random: Random) -> str:  # noqa: ARG001 -- every write
 
 
 def poignancy(prompt: Prompt, random: Random) -> str:
-    """A rating by the words of the text."""
-    text = prompt.between("\nEvent: ", "\n") or prompt.between("\nThought: ", "\n")
-    base, reason = match("importance", text or prompt.between("\nConversation: ", "\n")) or (1, "")
-    rating = min(10, base + (random.random() < 0.4))
+    """A rating by the words of the text, and its kind."""
+    told = ((kind, prompt.between(f"\n{kind}: ", "\n")) for kind in RATINGS)
+    kind, text = next((one for one in told if one[1]), ("Event", ""))
+    least, added = RATINGS[kind]
+    words, reason = match("importance", text) or (least - added, "")
+    rating = min(10, words + added + (random.random() < 0.4))
     return f"{rating}, {reason or pick(phrases()['everyday'], random)}"
 
 

@@ -26,6 +26,9 @@ ANGRY_SHARE, SORRY_SHARE = 0.02, 0.6
 """Probability of talking with somebody on the day of a quarrel, and later."""
 KNOWN_SHARE, STRANGER_SHARE, AGAIN_SHARE = 0.4, 0.2, 0.08
 """Probability of talking with an acquaintance, a stranger, or a partner of a talk today."""
+WAIT_SHARE = 0.01
+"""Probability of waiting for another. In five recorded runs of Generative Agents, 80 person-days,
+nobody waited, with up to 1,061 occasions."""
 
 
 def decide_to_talk(prompt: Prompt, random: Random) -> str:
@@ -42,8 +45,8 @@ def decide_to_talk(prompt: Prompt, random: Random) -> str:
 
 
 def decide_to_react(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
-    """Either decision, at random."""
-    return "wait" if random.random() < 0.3 else "go on"
+    """To go on, nearly always."""
+    return "wait" if random.random() < WAIT_SHARE else "go on"
 
 
 def relationship(prompt: Prompt, random: Random) -> str:
