@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from metropolis.world.scenario import Scenario
 from metropolis.worlds.smallville.folder import STEPS, populate
 from metropolis.worlds.smallville.profile import Profile, read_profiles
 from metropolis.worlds.smallville.settings import settings_of
+from metropolis.worlds.smallville.world import START
 
 __all__ = ["STEPS", "make", "town_profiles"]
 
@@ -30,10 +32,12 @@ def make(
     agents: int | None = None,
     seed: int = 0,  # noqa: ARG001
     preset: str = "paper",
+    start: datetime = START,
 ) -> Scenario:
     """Alderbrook with its first `agents` residents; None: all 25.
 
-    `preset` names the residents' settings (`settings.py`). The seed affects only the run. Raises
-    MetropolisError when the town has fewer residents, or there is no such preset.
+    `preset` names the residents' settings (`settings.py`); `start` is the time of step 0. The seed
+    affects only the run. Raises MetropolisError when the town has fewer residents, or there is no
+    such preset.
     """
-    return populate(alderbrook().map, town_profiles(preset), agents, "smallville")
+    return populate(alderbrook().map, town_profiles(preset), agents, "smallville", start)
