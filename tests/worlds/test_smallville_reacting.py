@@ -153,6 +153,17 @@ def test_waiting_lasts_until_a_minute_before_the_other_is_done() -> None:
     assert not again.prompts
 
 
+def test_nobody_waits_from_23_o_clock() -> None:
+    for now_s, waits in ((23 * HOUR_S - 10, True), (23 * HOUR_S, False), (DAY_S - 10, False)):
+        me, model = resident(), Model("wait")
+        me.talked[NAMES[1]] = now_s
+        me.activity = Activity("eating soup", PLACE, "chair", "in use", CHAIRS[0], DAY_S)
+        me.day.tasks = [Task("eating soup", 22 * HOUR_S, DAY_S)]
+        other = seen(1, CHAIRS[0], until_s=now_s + 1200)
+        assert (reacts(me, [other], model, now_s)[1] is not None) == waits
+        assert bool(model.prompts) == waits
+
+
 @pytest.mark.parametrize(
     ("answer", "chosen"),
     [
