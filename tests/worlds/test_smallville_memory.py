@@ -112,6 +112,14 @@ def test_a_memory_grows_beyond_its_first_arrays() -> None:
     assert memory.retrieve("number 650", 1, 1000, hashed_words, PAPER)[0].text == "event number 650"
 
 
+def test_a_thought_that_occurs_again_is_no_evidence_of_itself() -> None:
+    memory = filled([("bread", 1, 0)])
+    for evidence in ((0,), (0, 1)):
+        thought = Node("thought", "Ann likes bread", 10, 6, "Ann", "likes", "bread", evidence)
+        assert memory.add(thought) == 1
+        assert memory.nodes[1].evidence == (0,)
+
+
 def test_what_came_to_mind_is_recent() -> None:
     memory = filled([("old bread", 5, 0), ("old cat", 5, 0)])
     memory.retrieve("bread", 1, 360_000, hashed_words, PAPER)

@@ -82,8 +82,14 @@ class Memory:
             self._numbers[node.kind][node.text] = number
 
     def add(self, node: Node) -> int:
-        """Add a node, or replace the one of the same kind and text; returns its number."""
+        """Add a node, or replace the one of the same kind and text; returns its number.
+
+        A node that occurs again is no evidence of itself.
+        """
         number = self._numbers[node.kind].setdefault(node.text, len(self.nodes))
+        if number in node.evidence:
+            others = tuple(one for one in node.evidence if one != number)
+            node = replace(node, evidence=others)
         if number == len(self.nodes):
             self.nodes.append(node)
             self.accessed_s.append(node.created_s)
