@@ -23,7 +23,7 @@ from metropolis.worlds.smallville.state import DAY_S, Task
 from tests.cli.test_world import checkout, run_import
 
 STEPS = 3420
-"""From six o'clock to twenty past three. Of events noticed in the same step files tell no order."""
+"""From six o'clock to half past three. Of events noticed in the same step files tell no order."""
 
 
 def simulated(folder: Path, steps: int, **options: Any) -> list[Resident]:
