@@ -203,7 +203,11 @@ class _Scripted(_Connection):
             self._write(_refusal(str(error)))
             return
         wait_s = latency_s(self._seed, chat["messages"][-1]["content"], self._mean_s)
-        answer = _whole(completion.text, completion.prompt_tokens, completion.output_tokens)
+        tokens = completion.prompt_tokens, completion.output_tokens
+        if chat.get("stream"):
+            answer = _streamed(completion.text, chat)
+        else:
+            answer = _whole(completion.text, completion.finish_reason, tokens)
         self._loop.call_later(wait_s, self._write, answer)
 
 
@@ -217,11 +221,10 @@ def _parse_chat(body: bytes) -> dict[str, Any] | None:
     return chat
 
 
-def _whole(text: str, prompt_tokens: int = 12, output_tokens: int = 6) -> bytes:
+def _whole(text: str, finish_reason: str = "stop", tokens: tuple[int, int] = (12, 6)) -> bytes:
     message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    tokens = prompt_tokens + output_tokens
-    usage = dict(zip(USAGE, (prompt_tokens, output_tokens, tokens), strict=True))
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    usage = dict(zip(USAGE, (*tokens, sum(tokens)), strict=True))
     answer = {**ABOUT, "object": "chat.completion", "choices": [choice], "usage": usage}
     return _response("200 OK", json.dumps(answer))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.claim import Claim
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.redis import RedisStore
+from metropolis.types import MetropolisError
 from metropolis.workers import leases
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author, choose
 
@@ -104,3 +106,12 @@ def test_leases_that_run_out_under_living_workers_cost_time_only(
     assert found.history_sha256 == expected.history_sha256
     assert counts["expired"] > 0
     assert counts["agent_steps"] == 6 * steps
+
+
+def test_an_agent_that_cannot_be_copied_is_told(server: EmbeddedServer) -> None:
+    world = Meadow(2, side=9)
+    agents = [Rebinding(name) for name in world.names]
+    agents[1]._lock = threading.Lock()  # type: ignore[attr-defined]
+    refusal = r"the agent 'w01' \(Rebinding\) cannot be copied \(.*lock.*\); runs in a store need"
+    with pytest.raises(MetropolisError, match=refusal):
+        Simulation(world, agents, Client(Slow()), store=server.url).run(3)
