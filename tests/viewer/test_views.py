@@ -108,7 +108,8 @@ def test_the_map_has_agents_where_they_are_in_the_colour_of_their_lead(page: Any
                 const [x, y] = town.place(a);
                 const near = [...m.steps.keys()].some((b) => b !== a &&
                   Math.hypot(town.place(b)[0] - x, town.place(b)[1] - y) < 2 * town.radius + 3);
-                if (!near && m.status[a] === 0) seen.push([x, y, town.colour(m, a)]);
+                const isFree = town.covered.isFree(x - 1, y - 1, 2, 2);
+                if (!near && isFree && m.status[a] === 0) seen.push([x, y, town.colour(m, a)]);
               } return seen; }"""
         )
         for x, y, colour in places:

@@ -5,7 +5,7 @@ import { Taken, rounded, wrapped } from "./canvas.js";
 const SPOKEN_STEPS = 6; // for how long speech is shown
 const BUBBLES_MAX = 14;
 
-// What is said now, newest first, where there is room.
+// What is said now, newest first, where there is room; returns the room that it takes.
 export function drawSpeech(context, theme, moment, town) {
   const said = [];
   for (let agent = 0; agent < town.side.agents; agent += 1) {
@@ -47,4 +47,5 @@ export function drawSpeech(context, theme, moment, town) {
     context.textBaseline = "top";
     lines.forEach((line, row) => context.fillText(line, left + 8, top + 6 + 15 * row));
   }
+  return taken;
 }

@@ -163,7 +163,7 @@ export class Town {
     }
     this.label = null;
     if (selected !== null) this.drawSelected(context, theme, selected);
-    drawSpeech(context, theme, moment, this);
+    this.covered = drawSpeech(context, theme, moment, this);
     if (this.hovered !== null) this.drawName(context, theme, this.hovered, true);
   }
 
