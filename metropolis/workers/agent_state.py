@@ -37,9 +37,9 @@ class Minds:
         """
         for agent, parts in minds.items():
             if agent in self._first:
-                self._agents[agent] = copied(self._first[agent])
+                self._agents[agent] = _copy(self._first[agent])
             else:
-                self._first[agent] = copied(self._agents[agent])
+                self._first[agent] = _copy(self._agents[agent])
             restore(self._agents[agent], from_parts(parts))
             self._stored[agent] = parts
 
@@ -56,7 +56,7 @@ class Minds:
         return changed_parts(before, now)
 
 
-def copied(agent: Agent) -> Agent:
+def _copy(agent: Agent) -> Agent:
     """A copy of `agent`. Raises MetropolisError if it cannot be copied."""
     try:
         return deepcopy(agent)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SILENCE_S = 8000
 """The time after a conversation in which the same pair does not talk again."""
 LATE_S = 23 * HOUR_S
-"""The time of day from which nobody reacts."""
+"""From this time of day until midnight residents do not react to others."""
 WAITING = "waiting to start"
 """The beginning of the activity of those who wait."""
 NEWEST_MEMORIES = 8

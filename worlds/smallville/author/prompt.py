@@ -27,8 +27,7 @@ TOLD = re.compile(rf"(?:{'|'.join(map(re.escape, (*HERALDS, CONFIDENCE)))}) (.+?
 """News in an utterance of the author."""
 _TOPIC = re.compile(r"([^;“]+?) \(“([^”]*)”\)(?:; )?")
 _OCCUPIED = re.compile(r" (?:is|are|been) (?:also )?(\w+ing [^.,;:]{4,80})(?=[.,;:])")
-"""What somebody is doing these days."""
-_ARTICLES, _VOWELS = ("a", "an"), "aeiouAEIOU"
+"""A present occupation: what follows "is" in "is writing a book."."""
 DATE_FORMAT = "%A, %d %B %Y, %H:%M"
 
 
@@ -89,7 +88,8 @@ class Prompt:
         told = f"{self.fact('Present goal')} {self.fact('Background')}"
         occupied = dict.fromkeys((found.strip() for found in _OCCUPIED.findall(told)), "")
         if occupation := self.fact("Occupation"):
-            occupied[f"the work of {_ARTICLES[occupation[0] in _VOWELS]} {occupation}"] = ""
+            article = "an" if occupation[0] in "aeiouAEIOU" else "a"
+            occupied[f"the work of {article} {occupation}"] = ""
         return occupied
 
     @cached_property

@@ -27,8 +27,8 @@ ANGRY_SHARE, SORRY_SHARE = 0.02, 0.6
 KNOWN_SHARE, STRANGER_SHARE, AGAIN_SHARE = 0.4, 0.2, 0.08
 """Probability of talking with an acquaintance, a stranger, or a partner of a talk today."""
 WAIT_SHARE = 0.01
-"""Probability of waiting for another. In five recorded runs of Generative Agents, 80 person-days,
-nobody waited, with up to 1,061 occasions."""
+"""Probability of waiting for another. In five recorded runs of Generative Agents (80 person-days)
+there were up to 1,061 occasions to wait, and no resident waited."""
 
 
 def decide_to_talk(prompt: Prompt, random: Random) -> str:
@@ -45,7 +45,7 @@ def decide_to_talk(prompt: Prompt, random: Random) -> str:
 
 
 def decide_to_react(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
-    """To go on, nearly always."""
+    """Wait with probability WAIT_SHARE, otherwise go on."""
     return "wait" if random.random() < WAIT_SHARE else "go on"
 
 
