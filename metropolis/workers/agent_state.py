@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from copy import deepcopy
 
-from metropolis.types import AgentId, MetropolisError
+from metropolis.types import AgentId
 from metropolis.world.base import Agent
 from metropolis.world.parts import Changes, ChunkCache, Parts, changed_parts, from_parts
-from metropolis.world.saving import Sample, check_saved, restore, save_parts
+from metropolis.world.saving import Sample, check_saved, copy_of, restore, save_parts
 
 
 class Minds:
@@ -37,9 +36,9 @@ class Minds:
         """
         for agent, parts in minds.items():
             if agent in self._first:
-                self._agents[agent] = _copy(self._first[agent])
+                self._agents[agent] = copy_of(self._first[agent])
             else:
-                self._first[agent] = _copy(self._agents[agent])
+                self._first[agent] = copy_of(self._agents[agent])
             restore(self._agents[agent], from_parts(parts))
             self._stored[agent] = parts
 
@@ -54,14 +53,3 @@ class Minds:
             check_saved(of, from_parts(now))
         before, self._stored[agent] = self._stored[agent], now
         return changed_parts(before, now)
-
-
-def _copy(agent: Agent) -> Agent:
-    """A copy of `agent`. Raises MetropolisError if it cannot be copied."""
-    try:
-        return deepcopy(agent)
-    except Exception as error:  # an author's object may raise anything
-        raise MetropolisError(
-            f"the agent {agent.name!r} ({type(agent).__name__}) cannot be copied ({error}); runs "
-            "in a store need copies, also of fields whose names begin with an underscore"
-        ) from error

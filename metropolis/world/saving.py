@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
@@ -39,6 +39,30 @@ def save_json(agent: Agent) -> msgspec.Raw:
         return msgspec.Raw(msgspec.json.encode(save(agent)))
     with _saving(agent):
         return to_json(_state(agent), _encode)
+
+
+def copies_of(agents: Iterable[Agent]) -> list[Agent]:
+    """Deep copies of `agents`, which share what these share.
+
+    Raises MetropolisError if one cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    return [copy_of(agent, memo) for agent in agents]
+
+
+def copy_of(agent: Agent, memo: dict[int, Any] | None = None) -> Agent:
+    """A deep copy of `agent`, also of the fields that are not saved; `memo` as for `deepcopy`.
+
+    Raises MetropolisError if it cannot be copied.
+    """
+    try:
+        return deepcopy(agent, memo)
+    except Exception as error:  # an author's object may raise anything
+        raise MetropolisError(
+            f"the agent {agent.name!r} ({type(agent).__name__}) cannot be copied ({error}); all "
+            "its fields are copied, also those whose names begin with an underscore: an object "
+            "that copies may share should define __deepcopy__ and return itself"
+        ) from error
 
 
 class Sample:

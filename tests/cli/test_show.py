@@ -54,6 +54,31 @@ class Walker(Walker):
         assert "\x1b" not in out
 
 
+def test_an_agent_that_cannot_be_copied_is_named(run: Run) -> None:
+    source = Path("meadow.py").read_text("utf-8")
+    source += """
+from dataclasses import dataclass, field
+from threading import Lock
+@dataclass
+class Walker(Walker):
+    _lock: object = field(default_factory=Lock)
+"""
+    Path("locked.py").write_text(source, "utf-8")
+    assert run("locked.py", "--out", "locked", "--quiet")[0] == 0
+    for command in (
+        ("show", "locked", "--agent", "w01", "--at", "3"),
+        ("fork", "locked", "--at", "3", "--out", "branch"),
+        ("locked.py", "--store", "embedded", "--workers", "2", "--out", "stored"),
+    ):
+        status, _, err = run(*command)
+        assert status == 2
+        assert "' (Walker) cannot be copied (cannot pickle" in err
+    status, out, _ = run("world", "check", "locked.py")
+    assert status == 1
+    assert "' (Walker) cannot be copied (cannot pickle" in " ".join(out.split())
+    assert not Path("branch").exists()
+
+
 def test_bad_input_is_one_sentence(run: Run, uninterrupted: dict[str, Any]) -> None:
     for arguments, sentence in (
         (("uninterrupted", "--agent", "w1"), "no agent 'w1' (did you mean"),

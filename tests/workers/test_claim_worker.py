@@ -112,6 +112,6 @@ def test_an_agent_that_cannot_be_copied_is_told(server: EmbeddedServer) -> None:
     world = Meadow(2, side=9)
     agents = [Rebinding(name) for name in world.names]
     agents[1]._lock = threading.Lock()  # type: ignore[attr-defined]
-    refusal = r"the agent 'w01' \(Rebinding\) cannot be copied \(.*lock.*\); runs in a store need"
+    refusal = r"the agent 'w01' \(Rebinding\) cannot be copied \(.*lock.*\); all its fields"
     with pytest.raises(MetropolisError, match=refusal):
         Simulation(world, agents, Client(Slow()), store=server.url).run(3)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from metropolis.world.saving import (
     Sample,
     SavedWhenRead,
     check_saved,
+    copies_of,
     restore,
     save,
     save_json,
@@ -237,3 +239,19 @@ def test_types_that_cannot_be_found_are_refused() -> None:
 
     with pytest.raises(MetropolisError, match=r"cannot be saved .*'Unseen' is not defined"):
         save(Local("ann"))
+
+
+def test_copies_share_what_the_agents_share() -> None:
+    ann, bob = Villager("ann"), Villager("bob")
+    ann._path = bob._path
+    copies = copies_of([ann, bob])
+    assert [save(one) for one in copies] == [save(ann), save(bob)]
+    assert copies[0]._path is copies[1]._path  # type: ignore[attr-defined]
+    assert copies[0]._path is not ann._path  # type: ignore[attr-defined]
+
+
+def test_the_agent_that_cannot_be_copied_is_named() -> None:
+    ann, bob = Villager("ann"), Villager("bob")
+    bob._path = [Lock()]  # type: ignore[list-item]
+    with pytest.raises(MetropolisError, match=r"^the agent 'bob' \(Villager\) cannot be copied"):
+        copies_of([ann, bob])

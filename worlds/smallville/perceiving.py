@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from metropolis.llm.agent import LLM
@@ -157,6 +158,7 @@ def _own(me: Resident, here: tuple[int, int]) -> list[Noticed]:
     return own
 
 
+@lru_cache(maxsize=4096)
 def _state(thing: str, doing: str) -> Noticed:
     """The event that the object `thing`, as `sector: arena: name`, is in a state."""
     return Noticed(f"the {thing.rpartition(': ')[2]} is {doing}", thing, "is", doing)

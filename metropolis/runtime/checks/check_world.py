@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -30,7 +29,7 @@ from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import restore, save
+from metropolis.world.saving import copies_of, restore, save
 from metropolis.world.scenario import Scenario, make_scenario
 
 
@@ -105,7 +104,7 @@ def _maker(
         return partial(_made, world)
     if agents is None or isinstance(agents, int):
         raise MetropolisError(f"the world {world.name!r} needs its agents; pass them after it")
-    return lambda: Scenario(world, deepcopy(list(agents)), author)
+    return lambda: Scenario(world, copies_of(agents), author)
 
 
 def _made(make: Callable[[], Scenario]) -> Scenario:
@@ -267,6 +266,7 @@ class _Check:
         trial.run(half)
         scenario = self._make()
         try:
+            copies_of(scenario.agents)  # as stores, forks and optimistic runs do
             saved = {a.name: json.dumps(save(a)) for a in trial.scenario.agents}
             for agent in scenario.agents:
                 restore(agent, json.loads(saved[agent.name]))

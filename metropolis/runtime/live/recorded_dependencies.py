@@ -218,6 +218,11 @@ class RecordedDependencies:
                 if name in seen:
                     continue
                 for place, change in gone.places.items():
+                    for other, step in change:  # `_is_known`, before the metric, which is slower
+                        if step_of(other, -1) < step:
+                            break
+                    else:
+                        continue
                     if self._reach.metric.perceives(area[0], place, area[1]):
                         yield change
             if is_new and newest is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +19,7 @@ from metropolis.workers.optimistic.minds import Minds
 from metropolis.workers.optimistic.remote_host import HostSpec
 from metropolis.workers.shared_worker import SharedWorker
 from metropolis.workers.worker_spec import WorkerSpec
+from metropolis.world.saving import copies_of
 
 if TYPE_CHECKING:
     from metropolis.workers.ray import RayWorkerPool
@@ -65,7 +65,7 @@ class LocalWorkerPool:
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
         process = uuid.uuid4().hex
-        others = [deepcopy(self._spec.agents) for _ in range(1, self._count)]
+        others = [copies_of(self._spec.agents) for _ in range(1, self._count)]
         specs = [self._spec, *(replace(self._spec, agents=agents) for agents in others)]
         return [spec.worker(f"{process}:{n}", self._store).run() for n, spec in enumerate(specs)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import isasyncgen, iscoroutine, isgenerator
 from typing import TypeVar
@@ -15,7 +14,7 @@ from metropolis.runtime.live.setup import bodies, check_entities
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import restore, save
+from metropolis.world.saving import copies_of, restore, save
 
 SHOWN_NAMES = 8
 T = TypeVar("T")
@@ -53,7 +52,7 @@ def edited(
 
     Raises MetropolisError if the edited state is no valid start of a run.
     """
-    people = {agent.name: agent for agent in deepcopy(list(agents))}
+    people = {agent.name: agent for agent in copies_of(agents)}
     for name, agent in people.items():
         restore(agent, checkpoint.agents[name])
         agent.begin_step(seed, checkpoint.step)

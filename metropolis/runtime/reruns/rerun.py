@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -25,7 +24,7 @@ from metropolis.runtime.live.stored import Start
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import restore, save
+from metropolis.world.saving import copies_of, restore, save
 from metropolis.world.scenario import Scenario
 
 
@@ -119,7 +118,7 @@ class Rerun:
         names = [agent.name for agent in self._agents]
         # reset may set the world's attributes
         initial_entities(self._world, names, self.seed, self._options)
-        agents = deepcopy(list(self._agents))
+        agents = copies_of(self._agents)
         for agent in agents:
             restore(agent, start.agents[agent.name])
         self._trial = Trial(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from pathlib import Path
 
 from metropolis.runtime.folder.checkpoint import Checkpoint
@@ -12,7 +11,7 @@ from metropolis.runtime.reruns.fork import check_step, checkpoint_at
 from metropolis.runtime.reruns.rerun import Rerun
 from metropolis.types import Step
 from metropolis.world.base import Agent, World
-from metropolis.world.saving import restore
+from metropolis.world.saving import copy_of, restore
 
 
 def state_at(
@@ -36,6 +35,6 @@ def state_at(
 
 def agent_at(state: Checkpoint, agents: Sequence[Agent], name: str) -> Agent:
     """A copy of the agent `name` as it is in `state`; `agents`, those of the run, stay."""
-    agent = deepcopy(next(one for one in agents if one.name == name))
+    agent = copy_of(next(one for one in agents if one.name == name))
     restore(agent, state.agents[name])
     return agent

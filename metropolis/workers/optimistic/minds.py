@@ -8,7 +8,6 @@ A resolution takes only the minds of members that answer; the others are the sam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -22,6 +21,8 @@ from metropolis.world.saving import (
     Sample,
     check_names,
     check_saved,
+    copies_of,
+    copy_of,
     restore,
     restore_parts,
     save_parts,
@@ -50,17 +51,11 @@ class Minds:
     """Makes, saves and restores the minds of one run's agents."""
 
     def __init__(self, agents: Sequence[Agent], seed: int) -> None:
-        """Raises MetropolisError if an agent cannot be saved."""
+        """Raises MetropolisError if an agent cannot be copied or saved."""
         self._seed = seed
         self._chunks: list[ChunkCache] = [{} for _ in agents]
         self._states, self._intents = Sample(), Sample()
-        try:
-            self._first = deepcopy(agents)
-        except Exception as error:
-            raise MetropolisError(
-                f"an agent cannot be copied ({error}); the mode optimistic needs copies, also of "
-                "fields whose names begin with an underscore"
-            ) from error
+        self._first = copies_of(agents)
         """Untouched by executions."""
         self._own = agents
         self.final = [Mind(agent, self.save(i, agent)) for i, agent in enumerate(agents)]
@@ -101,7 +96,7 @@ class Minds:
         agent, mind.agent = mind.agent, None
         if agent is not None:
             return agent
-        agent = deepcopy(self._first[number])
+        agent = copy_of(self._first[number])
         restore_parts(agent, mind.saved, self._chunks[number])
         if step is not None:
             agent.begin_step(self._seed, step)
