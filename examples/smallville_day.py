@@ -79,7 +79,7 @@ rows = [
     ("output tokens a call", "21.9 (paper)"),
     ("agents within 4 tiles, itself included", "1.85 (paper: dependencies)"),
     ("the same within a room", "-"),
-    ("agents on a tile with others", "5-6 % (recorded)"),
+    ("agents on a tile with others", "4.7-5.7 % (recorded)"),
     ("decide_to_talk per event_poignancy", "0.07 (logged)"),
     ("conversations", "139-174 in 46 h of 10 agents (recorded)"),
 ]

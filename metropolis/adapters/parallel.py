@@ -31,7 +31,7 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
     the generator that the last given seed initialised.
 
     Args:
-        world: a world, or the name of an installed one.
+        world: a world, or what `make_scenario` takes: a name or a file.
         agents: number of agents of a world given by name; None: the world's default.
         scenario_seed: the seed with which a world given by name is made; runs have their own.
         max_cycles: steps of an episode; None: the scenario's default.

@@ -27,7 +27,7 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
     """One agent's environment; an episode is truncated after `max_cycles` steps, never terminated.
 
     Args:
-        world: a world, or the name of an installed one.
+        world: a world, or what `make_scenario` takes: a name or a file.
         agent: the agent that is controlled; None: the first body.
         others: a policy (agent, observation) -> action, or stateful agents, which are copied at
             every reset; None: the scenario's agents with its offline author, or random actions if

@@ -47,7 +47,7 @@ class Client:
 
     Args:
         backend: receives the calls.
-        concurrency: maximum number of calls in flight; others wait, lowest priority first.
+        concurrency: maximum number of calls in flight; others wait, in the order of `priority`.
         timeout_s: maximum duration of an attempt; also the longest Retry-After that is honoured.
         retries: maximum number of retries of a call after 429, 5xx, a lost connection, a time-out
             or a malformed answer.

@@ -1,4 +1,4 @@
-"""Admission of requests: concurrency, rates and budgets, lowest priority first.
+"""Admission of requests: concurrency, rates and budgets, smallest priority first.
 
 A request enters, waits its turn in the order (priority, arrival), is sent, and leaves with its
 actual usage. The head of the queue is never overtaken, whatever it waits for. Times are on the

@@ -69,7 +69,8 @@ def findings(
     """Return the defects found in a world; an empty list is no proof.
 
     Args:
-        world: a world, the name of an installed one, or a function that makes a scenario.
+        world: a world, what `make_scenario` takes (a name or a file), or a function that makes a
+            scenario.
         agents: the world's agents, copied for every run. For a name: their number.
         author: answers in place of a model; None: the world's own author.
         seeds: run every check for each of them.
