@@ -1,4 +1,4 @@
-"""Lists of names in messages, and suggestions for misspelt ones."""
+"""Names and values in messages, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ def shortened(names: Collection[str], most: int) -> str:
     """The first `most` of `names`, and the number of the others: "a, b and 3 more"."""
     more = len(names) - most
     return ", ".join([*names][:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def cut(value: object, most: int = 80) -> str:
+    """The `repr` of `value`, cut to `most` characters, of which the last is then an ellipsis."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def check_text(what: str, text: str) -> None:

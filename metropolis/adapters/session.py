@@ -26,6 +26,7 @@ from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.scenario import Scenario, make_scenario
+from metropolis.world.spaces import misfit
 from metropolis.world.state import State
 from metropolis.world.view import View
 
@@ -115,8 +116,8 @@ class Episode:
             agent = self._agents[name]
             if action not in self.world.action_space:
                 raise MetropolisError(
-                    f"step {self.step}, agent {name!r}: the action {action!r:.200} is not in the "
-                    f"action space {self.world.action_space}"
+                    f"step {self.step}, agent {name!r}: "
+                    f"{misfit('the action', action, self.world.action_space)}"
                 )
             assert isinstance(agent, ControlledAgent)
             agent.action = action

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
+from metropolis.names import cut
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import call, due_s_of, read
 from metropolis.types import MetropolisError
@@ -89,7 +90,7 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
 def _check_callable(make: object, kind: str) -> None:
     if not callable(make):
         raise MetropolisError(
-            f"{make!r:.80} is not callable; give the class of the {kind}, or a function that makes "
+            f"{cut(make)} is not callable; give the class of the {kind}, or a function that makes "
             "one, not its name and not an instance"
         )
 

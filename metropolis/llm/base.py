@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import msgspec
 
+from metropolis.names import cut
 from metropolis.types import AgentId, MetropolisError, Step
 
 
@@ -204,8 +205,8 @@ def check_completion(completion: Any, backend: object) -> None:
         if all(type(count) is int and count >= 0 for count in tokens):
             return
     raise LLMError(
-        f"{backend} answered with {completion!r:.200}; it should be a Completion with a text and "
-        "numbers of tokens of at least 0"
+        f"{backend} answered with {cut(completion, 200)}; it should be a Completion with a text "
+        "and numbers of tokens of at least 0"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
+from metropolis.names import cut
 from metropolis.policy.base import QueuedRequest
 from metropolis.policy.faults import read
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest
@@ -33,7 +34,7 @@ def check_reuse(
     """
     if not callable(make):
         raise MetropolisError(
-            f"{make!r:.80} is not callable; give the class of the reuse, or a function that makes "
+            f"{cut(make)} is not callable; give the class of the reuse, or a function that makes "
             "one, not its name and not an instance"
         )
     if not models:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from metropolis.names import cut
 from metropolis.policy.faults import PluginError, call, read
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest, Reuse
 from metropolis.reuse.plan import Band, check_bands, transitions
@@ -33,7 +34,7 @@ def input_layers_of(reuse: CacheReuse, model: str, layers: float = inf) -> froze
     if isinstance(found, frozenset) and all(type(n) is int and 0 <= n < layers for n in found):
         return found
     which = "layers from 0" if layers == inf else f"layers from 0 to below {layers}"
-    fault = f"returned the input_layers {found!r:.200}; it should be a frozenset of {which}"
+    fault = f"returned the input_layers {cut(found, 200)}; it should be a frozenset of {which}"
     raise PluginError(reuse, "input_layers", fault)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from metropolis.names import cut
 from metropolis.trace.shown import Shown
 from metropolis.trace.validate import Place
 from metropolis.types import MetropolisError
@@ -51,7 +52,7 @@ def read_shows(column: pa.Array, agents: int, place: Place) -> tuple[Shown, ...]
         for line in content.get("lines") or ():
             if line is None or line["speaker"] is None or line["text"] is None:
                 raise MetropolisError(
-                    f"{place(step, agent)}: shows.lines holds {line!r:.80}; it should hold a "
+                    f"{place(step, agent)}: shows.lines holds {cut(line)}; it should hold a "
                     "speaker and a text"
                 )
             lines.append((line["speaker"], line["text"]))

@@ -79,7 +79,9 @@ class Invocation:
         """Seconds of silence at the watchdog's last report; 0: none."""
 
     def __str__(self) -> str:
-        name = getattr(self.code, "__qualname__", "its code")
+        watched = getattr(self.owner, "watched", self.owner)
+        code = getattr(watched, getattr(self.code, "__name__", ""), self.code)
+        name = getattr(code, "__qualname__", "its code")
         others = f" and {len(self.names) - 1} of its cluster" if len(self.names) > 1 else ""
         return f"step {self.step}, agent {self.names[0]!r}{others}, in {name}"
 

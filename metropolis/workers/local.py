@@ -14,6 +14,7 @@ from typing import Any
 
 from metropolis.llm.agent import LLM, BlockingLLM, Sender
 from metropolis.llm.call_log import CallLog, current_strand, follow_tasks, in_strand
+from metropolis.names import cut
 from metropolis.store.execution import Execution
 from metropolis.types import Dispatch, MetropolisError, Position, Step
 from metropolis.workers.cluster_step import (
@@ -282,7 +283,7 @@ class LocalWorker:
                 if (flaw := self._world.metric.flaw(path[-1])) is not None:
                     raise MetropolisError(
                         f"step {agent.step}, agent {agent.name!r}: it expects to be at "
-                        f"{position!r:.80}: {flaw}"
+                        f"{cut(position)}: {flaw}"
                     )
         return path
 
@@ -352,12 +353,16 @@ _is_async = cache(inspect.iscoroutinefunction)
 
 def _odd_action(world: World, cluster: Transaction) -> str:
     """The first action outside of the world's action space, if it declares one."""
-    space: Any = getattr(world, "action_space", None)
-    for member in cluster if space is not None else ():
+    space = getattr(world, "action_space", None)
+    if space is None:
+        return ""
+    from metropolis.world.spaces import misfit  # imports Gymnasium, only needed in an error
+
+    for member in cluster:
         if not space.contains(member.action):
             return (
-                f"; the action of {member.name!r} is {member.action!r:.80}, which is not in the "
-                "world's action space"
+                f"; the action of {member.name!r} is not in the world's action space: "
+                f"{misfit('the action', member.action, space)}"
             )
     return ""
 

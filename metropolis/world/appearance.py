@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from metropolis.names import cut
 from metropolis.types import MetropolisError
 from metropolis.world.entities import thaw
 
@@ -118,7 +119,7 @@ def check_appearance(appearance: Any, whose: str) -> None:
     """Raise MetropolisError unless `appearance` is one, with fields of the right types."""
     if not isinstance(appearance, Appearance):
         raise MetropolisError(
-            f"the appearance of {whose} is {appearance!r:.80}; it should be a metropolis.Appearance"
+            f"the appearance of {whose} is {cut(appearance)}; it should be a metropolis.Appearance"
         )
     try:
         msgspec.convert(msgspec.to_builtins(appearance), Appearance)
@@ -128,7 +129,7 @@ def check_appearance(appearance: Any, whose: str) -> None:
     for key in (*labels, *others):
         if any(letter < " " or letter in '"\\' for letter in key):
             raise MetropolisError(
-                f"the appearance of {whose} names the key {key!r:.80} of states; a key has no "
+                f"the appearance of {whose} names the key {cut(key)} of states; a key has no "
                 "quotation marks, backslashes or control characters"
             )
 

@@ -27,6 +27,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from metropolis.maps.map import GridMap
+from metropolis.names import cut
 from metropolis.notebook.card import card, figure
 from metropolis.rules.metrics import CHEBYSHEV, Metric
 from metropolis.types import CausalityError, MetropolisError, Position, Step
@@ -168,7 +169,7 @@ class Agent(ABC):
         Raises NotImplementedError unless overridden: only agents of worlds that `ask` need it.
         """
         raise NotImplementedError(  # not abstract: most agents are never asked
-            f"{type(self).__name__}.answer is not defined; the question is {question!r:.80}"
+            f"{type(self).__name__}.answer is not defined; the question is {cut(question)}"
         )
 
     async def interview(self, question: str, llm: Any) -> str:  # noqa: ARG002

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from metropolis.maps.map import GridMap
+from metropolis.names import cut
 from metropolis.rules.metrics import GenAgent, Geodesic, Hops, PlaneMetric
 from metropolis.types import MetropolisError
 from metropolis.world.appearance import check_appearance
@@ -21,22 +22,22 @@ SEED_MAX = 2**63 - 1
 def check_world_parts(world: Any, agents: Any) -> None:
     """Raise MetropolisError unless `world` is a world and `agents` a sequence of named agents."""
     if not isinstance(world, World):
-        raise MetropolisError(f"the world is {world!r:.80}; it should be a metropolis.World")
+        raise MetropolisError(f"the world is {cut(world)}; it should be a metropolis.World")
     _check_attributes(world)
     check_appearance(world.appearance, f"the world {type(world).__name__}")
     if not isinstance(agents, Sequence) or isinstance(agents, str | bytes):
         raise MetropolisError(
-            f"the agents are {agents!r:.80}; they should be a list of metropolis.Agent"
+            f"the agents are {cut(agents)}; they should be a list of metropolis.Agent"
         )
     for index, agent in enumerate(agents):
         if not isinstance(agent, Agent):
             raise MetropolisError(
-                f"agents[{index}] is {agent!r:.80}; it should be a metropolis.Agent"
+                f"agents[{index}] is {cut(agent)}; it should be a metropolis.Agent"
             )
         name = getattr(agent, "name", None)
         if not isinstance(name, str) or not name:
             raise MetropolisError(
-                f"the name of agents[{index}], a {type(agent).__name__}, is {name!r:.80}; it "
+                f"the name of agents[{index}], a {type(agent).__name__}, is {cut(name)}; it "
                 "should be a text that is not empty"
             )
 
@@ -45,27 +46,27 @@ def check_seed(seed: Any, name: str = "seed") -> None:
     """Raise MetropolisError unless `seed` is an int from 0 to SEED_MAX."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= SEED_MAX:
         raise MetropolisError(
-            f"{name} is {seed!r:.80}; it should be a whole number from 0 to {SEED_MAX}"
+            f"{name} is {cut(seed)}; it should be a whole number from 0 to {SEED_MAX}"
         )
 
 
 def check_number(name: str, value: Any, least: float = 0.0) -> None:
     """Raise MetropolisError unless `value` is a number >= `least`; infinity is allowed."""
     if not _is_number(value) or not value >= least:
-        raise MetropolisError(f"{name} is {value!r:.80}; it should be a number, at least {least:g}")
+        raise MetropolisError(f"{name} is {cut(value)}; it should be a number, at least {least:g}")
 
 
 def _check_attributes(world: World) -> None:
     step_s: Any = world.step_s
     if not _is_number(step_s) or not 0 < step_s <= STEP_S_MAX:
         raise MetropolisError(
-            f"the world's step_s is {step_s!r:.80}; it should be a number of seconds above 0, at "
+            f"the world's step_s is {cut(step_s)}; it should be a number of seconds above 0, at "
             f"most {STEP_S_MAX:g}"
         )
     metric: Any = world.metric
     if not isinstance(metric, PlaneMetric | Geodesic | GenAgent | Hops):
         raise MetropolisError(
-            f"the world's metric is {metric!r:.80}; it should be one of metropolis.rules.metrics: "
+            f"the world's metric is {cut(metric)}; it should be one of metropolis.rules.metrics: "
             "CHEBYSHEV, EUCLIDEAN, MANHATTAN, or a Geodesic, GenAgent or Hops (over a graph of "
             "places, for any other distance in whole steps)"
         )
@@ -76,7 +77,7 @@ def _check_attributes(world: World) -> None:
     ):
         value: Any = getattr(world, name)
         if not isinstance(value, kind):
-            raise MetropolisError(f"the world's {name} is {value!r:.80}; it should be {right}")
+            raise MetropolisError(f"the world's {name} is {cut(value)}; it should be {right}")
 
 
 def _is_number(value: Any) -> bool:

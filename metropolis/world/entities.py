@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from metropolis.names import cut
 from metropolis.types import MetropolisError, Position, Step
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -42,10 +43,10 @@ def freeze(value: Any) -> Any:
         return tuple(freeze(item) for item in value)
     if iscoroutine(value):
         value.close()  # Python would warn of it as well
-        raise MetropolisError(f"{value!r:.80} was not awaited; write await before the call")
+        raise MetropolisError(f"{cut(value)} was not awaited; write await before the call")
     raise MetropolisError(
-        f"{value!r:.80} is a {type(value).__name__}; a world's values are texts, numbers, None, "
-        "and mappings and lists of these, so that they can be shared, saved and compared"
+        f"{cut(value)} has the type {type(value).__name__}; a world's values are texts, numbers, "
+        "None, and mappings and lists of these, so that they can be shared, saved and compared"
     )
 
 
@@ -58,6 +59,19 @@ def thaw(value: Any) -> Any:
     return value
 
 
+def _frozen_items(items: Any, whose: str) -> Any:
+    """`items` as by `freeze`; `whose` they are, for an error."""
+    try:
+        return freeze(items)
+    except MetropolisError as error:
+        for key, item in items.items() if isinstance(items, Mapping) else ():
+            try:
+                freeze(item)
+            except MetropolisError as wrong:
+                raise MetropolisError(f"{whose}, key {key!r}: {wrong}") from None
+        raise MetropolisError(f"{whose}: {error}") from None
+
+
 def checked_position(given: Any, whose: str) -> Position:
     """`given` as two floats. Raises MetropolisError if it is not two numbers."""
     try:
@@ -65,7 +79,7 @@ def checked_position(given: Any, whose: str) -> Position:
         return float(x + 0.0), float(y + 0.0)  # the addition raises TypeError on texts
     except (TypeError, ValueError, OverflowError) as error:
         raise MetropolisError(
-            f"the position of {whose!r} is {given!r:.80}; it should be two numbers"
+            f"the position of {whose!r} is {cut(given)}; it should be two numbers"
         ) from error
 
 
@@ -85,7 +99,7 @@ class Entity:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.name))
-        object.__setattr__(self, "state", freeze(self.state))
+        object.__setattr__(self, "state", _frozen_items(self.state, f"the state of {self.name!r}"))
 
     def __reduce__(self) -> Any:
         return Entity, (self.name, self.position, self.kind, thaw(self.state))
@@ -124,7 +138,8 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.source))
-        object.__setattr__(self, "data", freeze(self.data))
+        data = _frozen_items(self.data, f"the event {self.kind!r} of {self.source!r}")
+        object.__setattr__(self, "data", data)
 
     def __reduce__(self) -> Any:
         return Event, (self.step, self.source, self.position, self.kind, thaw(self.data))

@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 import msgspec
 import numpy as np
 
+from metropolis.names import cut
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
 from metropolis.world.parts import ChunkCache, Parts, from_parts, to_json, to_parts
@@ -99,8 +100,8 @@ def check_saved(agent: Agent, saved: Any, *, exact: bool = False) -> None:
         if not _is_same(value, again, exact):
             raise MetropolisError(
                 f"the field {each.name!r} of the agent {agent.name!r} ({type(agent).__name__}) is "
-                f"{value!r:.60} and would be restored as {again!r:.60}; values should have the "
-                "type of their field, which names that of its items, as in dict[int, str]"
+                f"{cut(value, 60)} and would be restored as {cut(again, 60)}; values should have "
+                "the type of their field, which names that of its items, as in dict[int, str]"
             )
 
 
@@ -211,8 +212,8 @@ def restore(agent: Agent, saved: Any) -> None:
         except (TypeError, KeyError, msgspec.ValidationError) as error:
             raise MetropolisError(
                 f"the field {name!r} of the agent {agent.name!r} ({type(agent).__name__}) cannot "
-                f"be restored from its saved state ({error}); the agent should have the fields, "
-                "and the types of fields, that it had when it was saved"
+                f"be restored from its saved state ({error}); its value should have the type of "
+                "the field, and the field the type that it had when it was saved"
             ) from error
 
 

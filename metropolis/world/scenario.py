@@ -11,7 +11,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from metropolis.names import did_you_mean
+from metropolis.names import cut, did_you_mean
 from metropolis.notebook.card import card, listed
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World, drawings_of, facts_of
@@ -61,12 +61,12 @@ class Scenario:
         for name, value in (("author", self.author), ("story", self.story)):
             if not (callable(value) or (value is None and name == "author")):
                 raise MetropolisError(
-                    f"the scenario's {name} is {value!r:.80}; it should be a function"
+                    f"the scenario's {name} is {cut(value)}; it should be a function"
                 )
         steps: Any = self.steps
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise MetropolisError(
-                f"the scenario's steps is {steps!r:.80}; it should be a whole number, at least 1"
+                f"the scenario's steps is {cut(steps)}; it should be a whole number, at least 1"
             )
         if self.author is not None:
             self.world.author = self.author

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from metropolis.names import did_you_mean
+from metropolis.names import cut, did_you_mean
 from metropolis.types import MetropolisError
 
 _OWN = ("agents", "seed")
@@ -59,6 +59,6 @@ def keyword_arguments(
             )
         except (msgspec.ValidationError, TypeError) as error:
             raise MetropolisError(
-                f"the world {world!r}: its option {name!r} is {value!r:.80} ({error})"
+                f"the world {world!r}: its option {name!r} is {cut(value)} ({error})"
             ) from None
     return arguments

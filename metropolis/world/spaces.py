@@ -6,17 +6,41 @@ and pickled like them. Samples are plain Python values, not NumPy scalars.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 
+from metropolis.names import cut
 from metropolis.types import MetropolisError
 
 T = TypeVar("T")
 _WORDS = ("a", "bench", "garden", "hello", "I", "letter", "of", "saw", "the", "today", "was", "we")
+
+
+def misfit(name: str, value: Any, space: gymnasium.Space[Any]) -> str:
+    """Which part of `value`, called `name`, is not in its part of `space`; the first of several."""
+    parts: list[tuple[str, Any, gymnasium.Space[Any]]] = []
+    if isinstance(space, gymnasium.spaces.Dict) and isinstance(value, Mapping):
+        if value.keys() != space.keys():
+            return f"{name} has the keys {[*value]}; its space has {[*space]}"
+        parts = [(f"{name}[{key!r}]", value[key], inner) for key, inner in space.items()]
+    elif isinstance(space, gymnasium.spaces.Tuple) and isinstance(value, tuple):
+        if len(value) != len(space):
+            return f"{name} has {len(value)} items; its space has {len(space)}"
+        parts = [(f"{name}[{i}]", *both) for i, both in enumerate(zip(value, space, strict=True))]
+    elif isinstance(space, gymnasium.spaces.Sequence) and isinstance(value, tuple):
+        parts = [(f"{name}[{i}]", item, space.feature_space) for i, item in enumerate(value)]
+    elif isinstance(space, Record) and isinstance(value, space.kind):
+        parts = [(f"{name}.{of}", getattr(value, of), one) for of, one in space.spaces.items()]
+    elif isinstance(space, Maybe) and value is not None:
+        parts = [(name, value, space.space)]
+    for part, inside, of in parts:
+        if inside not in of:
+            return misfit(part, inside, of)
+    return f"{name} is {cut(value)}, which is not in the space {space!s:.200}"
 
 
 class _Plain(gymnasium.Space[T]):

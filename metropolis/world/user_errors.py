@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from inspect import getsourcefile, getsourcelines
+from inspect import getsourcefile, getsourcelines, iscoroutine
 from pathlib import Path
 from sysconfig import get_path
 from traceback import walk_tb
@@ -54,6 +54,9 @@ def describe_error(error: BaseException, owner: object) -> str:
     where = own_line(lines, owner)
     if isinstance(error, MetropolisError):
         return f"{where}: {error}"
+    if isinstance(error, AttributeError) and iscoroutine(error.obj):
+        error.obj.close()  # Python would warn of it as well
+        return f"{where}: {what}; write await before the call, with the call in parentheses"
     return f"{where}: {what}; fix it there"
 
 

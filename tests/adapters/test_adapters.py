@@ -251,7 +251,7 @@ def test_refusals() -> None:
     both.reset(seed=0)
     refused("step 0: there is no action for 'bob'", both.step, {"ann": 0})
     refused(
-        "step 0, agent 'bob': the action 7 is not in the action space Discrete(3, start=-1)",
+        "step 0, agent 'bob': the action is 7, which is not in the space Discrete(3, start=-1)",
         both.step,
         {"ann": 0, "bob": 7},
     )

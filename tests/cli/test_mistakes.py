@@ -60,13 +60,19 @@ LANE, WALKER, SAID = (
         (
             'return {"say": "hey"}',
             "return None",
-            f"{SAID}: TypeError: .*; fix it there; the action of 'a' is None, which is not in the "
-            "world's action space",
+            f"{SAID}: TypeError: .*; fix it there; the action of 'a' is not in the world's "
+            r"action space: the action is None, which is not in the space Dict\('say'",
         ),
         (
             '{"say": "hey"}',
             '{"say": llm.chat("hey")}',
-            f"{SAID}: <coroutine object LLM.chat at \\w+> was not awaited; write await before",
+            f"{SAID}: the state of 'a', key 'said': <coroutine object LLM.chat at \\w+> was not "
+            r"awaited; write await before the call; .*: the action\['say'\] is <coroutine object",
+        ),
+        (
+            'return {"say": "hey"}',
+            'return {"say": llm.chat("hey").text}',
+            r"\d+: AttributeError: 'coroutine' object has no attribute 'text'; write await before",
         ),
         (
             'one.write(said=one.action["say"])',

@@ -186,6 +186,17 @@ class Unsaveable(Walker):
 
 
 @dataclass
+class Untyped(Walker):
+    """The type of a field does not name that of its items."""
+
+    steps: dict = field(default_factory=dict)  # type: ignore[type-arg]
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        self.steps[self.step] = True
+        return WALKS[0]
+
+
+@dataclass
 class Gossip(Walker):
     """Writes into a dict that belongs to all."""
 
@@ -307,14 +318,15 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         NarrowSpace,
         each(Walker),
         "space",
-        r"seed 0, step \d+, agent '\w+': the action \(0, -1\) is not in the action space Choice.*",
+        r"seed 0, step \d+, agent '\w+': the action is \(0, -1\), which is not in the space "
+        r"Choice.*",
     ),
     "observes outside the space": (
         OtherObservations,
         each(Walker),
         "space",
-        r"seed 0, step 0, agent 'ann': the observation {.*} is not in the observation space "
-        r"Discrete\(3\)",
+        r"seed 0, step 0, agent 'ann': the observation is {.*}, which is not in the "
+        r"space Discrete\(3\)",
     ),
     "has no spaces": (
         NoSpaces,
@@ -334,6 +346,13 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         each(Unsaveable),
         "saving",
         r"seed 0, step 15: the agent 'ann' \(Unsaveable\) cannot be saved .*",
+    ),
+    "has a field of an unnamed type": (
+        Yard,
+        each(Untyped),
+        "saving",
+        r"seed 0, step 15: the field 'steps' of the agent 'ann' \(Untyped\) is \{0: True.*… and "
+        r"would be restored as \{'0': True.*…; values should have the type of their field.*",
     ),
 }
 """What is wrong -> the world, its agents, the kind of the first finding, and its sentence."""

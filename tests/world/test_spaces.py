@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.types import MetropolisError
-from metropolis.world.spaces import Choice, FreeText, Maybe, Record
+from metropolis.world.spaces import Choice, FreeText, Maybe, Record, misfit
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,33 @@ def test_spaces_differ_by_what_they_hold() -> None:
         assert [space == other for other in every] == [i == j for j in range(len(every))]
     assert Choice([1]) != Choice([2])
     assert FreeText(1) != FreeText(2)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (3, "it is 3, which is not in the space Dict('mood': Maybe(Choice([1, 2])), 'seen': Sequ"),
+        ({"mood": 1}, "it has the keys ['mood']; its space has ['mood', 'seen']"),
+        ({"mood": 5, "seen": ()}, "it['mood'] is 5, which is not in the space Choice([1, 2])"),
+        ({"mood": 1, "seen": [Say("hm")]}, "it['seen'] is [Say("),
+        (
+            {"mood": None, "seen": (Say("hm"), Say("hm", steps=7))},
+            "it['seen'][1].steps is 7, which is not in the space Discrete(3)",
+        ),
+        (
+            {"mood": None, "seen": (Say("x" * 99),)},
+            f"it['seen'][0].words is '{'x' * 78}…, which is not in the space FreeText(30)",
+        ),
+    ],
+)
+def test_the_part_that_does_not_belong_is_named(value: Any, sentence: str) -> None:
+    assert misfit("it", value, examples()["nested"]).startswith(sentence)
+
+
+def test_the_place_in_a_tuple_is_named() -> None:
+    tile = spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)])
+    assert misfit("it", (1, 4), tile) == "it[1] is 4, which is not in the space Discrete(4)"
+    assert misfit("it", (1,), tile) == "it has 1 items; its space has 2"
 
 
 def test_refusals() -> None:

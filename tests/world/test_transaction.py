@@ -166,7 +166,7 @@ def test_refusals(state: State) -> None:
         ann.move,
         (float("nan"), 0),
     )
-    with pytest.raises(MetropolisError, match="is a set; a world's values are texts"):
+    with pytest.raises(MetropolisError, match="has the type set; a world's values are texts"):
         ann.write(friends={"bob"})
     assert (both.writes, both.events) == ({}, []), "what was refused leaves nothing"
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from metropolis.durable import reported
 from metropolis.maps.map import GridMap
+from metropolis.names import cut
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import Scenario
 from metropolis.worlds.smallville.author import FUNCTIONS, author
@@ -152,7 +153,7 @@ def read_town(path: Path) -> tuple[GridMap, datetime]:
     for name in town.arena_names[1:]:
         if ": " not in name:
             raise MetropolisError(
-                f"{path}: has the arena name {name!r:.80}; it should be `sector: arena`"
+                f"{path}: has the arena name {cut(name)}; it should be `sector: arena`"
             )
     grid = GridMap(
         town.name, walls, arenas, tuple(town.arena_names), objects, tuple(town.object_names)

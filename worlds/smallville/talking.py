@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from metropolis.llm.agent import LLM
+from metropolis.names import cut
 from metropolis.worlds.smallville import prompts
 from metropolis.worlds.smallville.dialogue import (
     Preparation,
@@ -54,7 +55,7 @@ async def answer(me: Resident, question: Any, llm: LLM) -> Any:
             prompt = prompts.summarize_conversation(me, partner, lines)
             reply = await llm.chat(prompt, function="summarize_conversation", max_tokens=40)
             return first_line(reply.text).removeprefix("conversing about ")
-    raise TypeError(f"{me.name} received {question!r:.80}, which is not a question of this world")
+    raise TypeError(f"{me.name} received {cut(question)}, which is not a question of this world")
 
 
 async def remember(

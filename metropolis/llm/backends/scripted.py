@@ -11,6 +11,7 @@ import msgspec
 
 from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.tokens import approximate_tokens, truncated
+from metropolis.names import cut
 from metropolis.types import MetropolisError
 
 SCRIPTED = "scripted"
@@ -57,7 +58,7 @@ class Scripted:
         text: Any = self.author(request, random.Random(request.seed))
         if not isinstance(text, str):
             raise MetropolisError(
-                f"{self}: the author returned {text!r:.80} for {request.where}; it should be a text"
+                f"{self}: the author returned {cut(text)} for {request.where}; it should be a text"
             )
         for stop in request.stop:
             text = text.split(stop, 1)[0]

@@ -29,8 +29,9 @@ from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import copies_of, restore, save
+from metropolis.world.saving import check_saved, copies_of, restore, save
 from metropolis.world.scenario import Scenario, make_scenario
+from metropolis.world.spaces import misfit
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,7 @@ class _Check:
         elif value not in space:
             self._note(
                 "space",
-                f"step {step}, agent {agent!r}: the {what} {value!r:.120} is not in the "
-                f"{what} space {space!s:.200}",
+                f"step {step}, agent {agent!r}: {misfit(f'the {what}', value, space)}",
                 f"{what}_space",
             )
 
@@ -269,6 +269,8 @@ class _Check:
         try:
             copies_of(scenario.agents)  # as stores, forks and optimistic runs do
             saved = {a.name: json.dumps(save(a)) for a in trial.scenario.agents}
+            for agent in trial.scenario.agents:
+                check_saved(agent, json.loads(saved[agent.name]))
             for agent in scenario.agents:
                 restore(agent, json.loads(saved[agent.name]))
         except (MetropolisError, TypeError) as error:

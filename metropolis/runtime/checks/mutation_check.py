@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from metropolis.names import cut
 from metropolis.world.base import Agent, World
 from metropolis.world.digest import Held, digest, mutable_parts
 
@@ -32,7 +33,7 @@ class Watch:
         now = self._digests()
         for what, (value, before) in self._known.items():
             if what in now and now[what][0] is value and now[what][1] != before:
-                yield f"{what} changed, and is {value!r:.80} now"
+                yield f"{what} changed, and is {cut(value)} now"
         self._known = now
 
     def _digests(self) -> dict[str, tuple[Any, int]]:

@@ -198,6 +198,8 @@ class WatchedWorld(World):
         self.watched, self._on_call, self._on_observation = world, on_call, on_observation
         for attribute in ("perception_radius", "max_velocity", "joint_radius"):
             setattr(self, attribute, getattr(world, attribute))
+        if (space := getattr(world, "action_space", None)) is not None:
+            self.action_space = space
         self.metric, self.name, self.author = world.metric, world.name, world.author
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from metropolis.names import cut
 from metropolis.runtime.folder.history import line_of
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.types import Step
@@ -101,7 +102,7 @@ _ABSENT = object()
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is _ABSENT else f"{value!r:.80}"
+    return "nothing" if value is _ABSENT else cut(value)
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Annotated, Any, get_type_hints
 
-from metropolis.names import check_name
+from metropolis.names import check_name, cut
 from metropolis.types import MetropolisError
 from metropolis.workers.watchdog import STALL_S
 from metropolis.world.checks import check_number, check_seed
@@ -89,29 +89,27 @@ class RunConfiguration:
             check_number("waste_budget", self.waste_budget)
             if self.waste_budget > 1:
                 raise MetropolisError(
-                    f"waste_budget is {self.waste_budget!r:.80}; it should be at most 1"
+                    f"waste_budget is {cut(self.waste_budget)}; it should be at most 1"
                 )
         out: Any = self.out
         if out is not None and (not isinstance(out, str | PathLike) or out == ""):
-            raise MetropolisError(f"out is {out!r:.80}; it should be the path of a folder, or None")
+            raise MetropolisError(f"out is {cut(out)}; it should be the path of a folder, or None")
         port: Any = self.metrics_port
         if port is not None and (type(port) is not int or not 0 < port < 1 << 16):
             raise MetropolisError(
-                f"metrics_port is {port!r:.80}; it should be a number from 1 to 65535, or None"
+                f"metrics_port is {cut(port)}; it should be a number from 1 to 65535, or None"
             )
         if self.resume and out is None:
             raise MetropolisError("resume needs out, the folder of the run to continue")
         store: Any = self.store
         if not isinstance(store, str | None):
             raise MetropolisError(
-                f"store is {store!r:.80}; it should be memory, embedded, a URL or "
+                f"store is {cut(store)}; it should be memory, embedded, a URL or "
                 "FILE.py:CLASS, as text, or None"
             )
         for name in ("options", "about"):
             if not isinstance(value := getattr(self, name), Mapping | None):
-                raise MetropolisError(
-                    f"{name} is {value!r:.80}; it should be a dictionary, or None"
-                )
+                raise MetropolisError(f"{name} is {cut(value)}; it should be a dictionary, or None")
         for name in ("checkpoint_wall_s", "stall_s"):
             check_number(name, getattr(self, name))
         check_number("lease_s", self.lease_s, LEASE_S_MIN)
@@ -149,12 +147,12 @@ def parse_workers(workers: int | str) -> tuple[bool, int | None]:
 def _check_plain(about: Mapping[Any, Any]) -> None:
     for key, value in about.items():
         if not isinstance(key, str):
-            raise MetropolisError(f"about has the key {key!r:.80}; its keys should be texts")
+            raise MetropolisError(f"about has the key {cut(key)}; its keys should be texts")
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             raise MetropolisError(
-                f"about[{key!r}] is {value!r:.80}; it should be plain data, which run.json can "
+                f"about[{key!r}] is {cut(value)}; it should be plain data, which run.json can "
                 "keep: texts, finite numbers, booleans, None, lists and dictionaries"
             ) from None
 

@@ -11,6 +11,7 @@ from typing import Any
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
 from metropolis.llm.client import Client
+from metropolis.names import cut
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.types import AgentError, MetropolisError, Position, Step
@@ -36,7 +37,7 @@ def client_of(llm: Any, world: World) -> Client:
     backend: Backend = Scripted(world.author) if llm is None else llm
     missing = [one for one in METHODS_OF_BACKENDS if not callable(getattr(llm, one, None))]
     if llm is not None and (isinstance(llm, type) or missing):
-        given = "a text" if isinstance(llm, str) else f"{llm!r:.80}"  # it may contain a password
+        given = "a text" if isinstance(llm, str) else cut(llm)  # it may contain a password
         if 0 < len(missing) < len(METHODS_OF_BACKENDS):
             given += f", without the method {missing[0]} of a backend"
         raise MetropolisError(
@@ -74,7 +75,7 @@ def reset(world: World, seed: int, options: Mapping[str, Any]) -> list[Entity]:
         raise MetropolisError(f"{called} is an async function; it should be a plain one")
     if not is_list:
         raise MetropolisError(
-            f"{called} returned {returned!r:.80}; it should return a list of metropolis.Entity"
+            f"{called} returned {cut(returned)}; it should return a list of metropolis.Entity"
         )
     names: set[str] = set()
     for entity in entities:
@@ -88,7 +89,7 @@ def reset(world: World, seed: int, options: Mapping[str, Any]) -> list[Entity]:
 def _check_fields(called: str, entity: Any) -> None:
     if not isinstance(entity, Entity):
         raise MetropolisError(
-            f"{called} returned a list with {entity!r:.80}; it should return a list of "
+            f"{called} returned a list with {cut(entity)}; it should return a list of "
             "metropolis.Entity"
         )
     for field, kind, right in (
@@ -98,7 +99,7 @@ def _check_fields(called: str, entity: Any) -> None:
     ):
         if not isinstance(value := getattr(entity, field), kind):
             raise MetropolisError(
-                f"{called} returned an entity {entity.name!r:.80} whose {field} is {value!r:.80}; "
+                f"{called} returned an entity {cut(entity.name)} whose {field} is {cut(value)}; "
                 f"it should be {right}"
             )
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from metropolis.names import cut
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.live.setup import bodies, check_entities
 from metropolis.types import MetropolisError, Step
@@ -98,13 +99,13 @@ def _check(
     for name, kind in (("entities", dict), ("events", list), ("agents", dict)):
         if not isinstance(found := getattr(moment, name), kind):
             raise MetropolisError(
-                f"the edit has put {found!r:.80} in the place of moment.{name}, which should stay "
+                f"the edit has put {cut(found)} in the place of moment.{name}, which should stay "
                 f"a {kind.__name__}; change what is in it"
             )
     for name, entity in moment.entities.items():
         if not isinstance(entity, Entity) or entity.name != name:
             raise MetropolisError(
-                f"the edit has put {entity!r:.80} in the place of {name!r}; it should be an Entity "
+                f"the edit has put {cut(entity)} in the place of {name!r}; it should be an Entity "
                 "of that name"
             )
     if {name: id(agent) for name, agent in moment.agents.items()} != {
@@ -123,6 +124,6 @@ def _check(
     for event in moment.events:
         if not isinstance(event, Event) or event.step != moment.step - 1:
             raise MetropolisError(
-                f"the edit has left the event {event!r:.80}; step {moment.step} perceives Events "
+                f"the edit has left the event {cut(event)}; step {moment.step} perceives Events "
                 f"of step {moment.step - 1}"
             )

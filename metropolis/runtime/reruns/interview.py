@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metropolis.llm.agent import LLM, Sender
+from metropolis.names import cut
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.state_at import agent_at
@@ -37,6 +38,6 @@ async def interview(
         answer: object = await agent.interview(question, llm)
     if not isinstance(answer, str):
         raise MetropolisError(
-            f"{type(agent).__name__}.interview returned {answer!r:.80}; it should return a text"
+            f"{type(agent).__name__}.interview returned {cut(answer)}; it should return a text"
         )
     return answer

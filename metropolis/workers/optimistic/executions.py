@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, CallRecord, in_strand
+from metropolis.names import cut
 from metropolis.speculation.base import ExecutionId
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentError, AgentId, Position, Step
@@ -72,7 +73,7 @@ class OneProceed:
             self.action = copied(action)
         except Exception as error:
             raise AgentError(
-                f"step {self.step}, agent {self.name!r}: its action {action!r:.80} cannot be "
+                f"step {self.step}, agent {self.name!r}: its action {cut(action)} cannot be "
                 f"copied ({error}); it should be plain data"
             ) from error
         self.mind = mind

@@ -19,6 +19,7 @@ from metropolis.llm.agent import LLM
 from metropolis.llm.base import BudgetExhausted, Completion, Request
 from metropolis.llm.call_log import CallLog
 from metropolis.llm.model_choice import ModelChoice
+from metropolis.names import cut
 from metropolis.speculation.base import ExecutionId
 from metropolis.types import AgentError, AgentId, Step
 from metropolis.workers.event_loop import idles
@@ -187,7 +188,7 @@ class ProceedHost:
             return self._dumps(action)
         except Exception as error:
             raise AgentError(
-                f"step {step}, agent {name!r}: its action {action!r:.80} cannot be sent "
+                f"step {step}, agent {name!r}: its action {cut(action)} cannot be sent "
                 f"({error}); it should be plain data"
             ) from error
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from metropolis.names import cut
 from metropolis.types import MetropolisError
 
 
@@ -70,6 +71,6 @@ class Fields:
     def wrong(self, field: str, right: str) -> MetropolisError:
         """The error for a field that should be `right`."""
         return MetropolisError(
-            f"{self.place}: the field {field} is {self.content.get(field)!r:.80}; it should be "
+            f"{self.place}: the field {field} is {cut(self.content.get(field))}; it should be "
             f"{right}"
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from metropolis.maps.map import GridMap
+from metropolis.names import cut
 from metropolis.trace.importers.genagent import CLOCK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
@@ -44,7 +45,7 @@ def read_memories(path: Path, midnight: datetime) -> tuple[Node, ...]:
         number = _NODE.fullmatch(name)
         if number is None or not isinstance(content, dict):
             raise MetropolisError(
-                f"{path}: {name!r:.80} should be a node, named node_1, node_2 and so on"
+                f"{path}: {cut(name)} should be a node, named node_1, node_2 and so on"
             )
         numbered[int(number[1])] = content
     index = {number: at for at, number in enumerate(sorted(numbered))}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from metropolis.maps.map import GridMap
+from metropolis.names import cut
 from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.folder import check_tile
@@ -289,7 +290,7 @@ def _walk(content: Any, above: Sequence[str], path: Path) -> Iterator[str]:
         )
     else:
         raise MetropolisError(
-            f"{path}: {content!r:.80} in {': '.join(above) or 'the world'} should be "
+            f"{path}: {cut(content)} in {': '.join(above) or 'the world'} should be "
             "{sector: {arena: [object]}}"
         )
 
