@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.world.spaces import FreeText as FreeText
     from metropolis.world.spaces import Maybe as Maybe
     from metropolis.world.spaces import Record as Record
+    from metropolis.world.transaction import Member as Member
     from metropolis.world.transaction import Transaction as Transaction
     from metropolis.world.view import View as View
 
@@ -46,6 +47,7 @@ _PUBLIC = {
     "Event": "metropolis.world.entities",
     "FreeText": "metropolis.world.spaces",
     "Maybe": "metropolis.world.spaces",
+    "Member": "metropolis.world.transaction",
     "MetropolisError": "metropolis.types",
     "Moment": "metropolis.runtime.reruns.edit_context",
     "Record": "metropolis.world.spaces",

@@ -219,6 +219,8 @@ def _create_run(
     trust: bool,
 ) -> tuple[Simulation, Path]:
     """Create the run and its folder; clean up a new folder if the run cannot start."""
+    if out is not None and out.exists() and not out.is_dir():
+        raise MetropolisError(f"{out}: is not a folder; name another path with --out")
     was_there = out is not None and out.exists()
     was_empty = not was_there or (out is not None and not any(out.iterdir()))
     folder = out or new_folder(options.world)

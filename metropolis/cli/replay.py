@@ -15,6 +15,7 @@ import click
 from metropolis.bench import INSTANCE, MODEL, fleet_of
 from metropolis.cli.choices import NamedChoice, on_command_line
 from metropolis.cli.replay_table import as_row, print_table
+from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.cli.view import show_folder
 from metropolis.llm.model_choice import ModelChoice
@@ -237,6 +238,7 @@ def command(
     if view:
         check_viewer()
     choice = ModelChoice.parse(model)
+    trace = run_folder(f"{trace}")
     read = read_trace(trace)
     whole = choice.applied_to(read) if model else read
     rules = ENGINE_RULES[engine_rules]

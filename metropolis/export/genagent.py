@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,6 +37,8 @@ from metropolis.world.appearance import details_of, number_of, value_at
 MAZE = "the_ville"
 """The only map that the viewer has."""
 DAY_S = 24 * 3600
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+"""A name that the addresses of the server can contain."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class GenAgentExport:
         """Write the folder `out`, which should not exist; `advance` is called for every step."""
         if out.exists():
             raise MetropolisError(f"{out} exists; name a folder that does not exist")
+        if not _NAME.fullmatch(out.name):
+            raise MetropolisError(
+                f"{out}: the name {out.name!r} cannot be part of the server's addresses; it should "
+                "consist of letters, digits, _ and -"
+            )
         partial = out.with_name(f"{out.name}.partial")
         with reported(out):
             try:

@@ -158,6 +158,17 @@ def _validate_nodes(positions: Float32, meta: TraceMeta, place: Place) -> None:
         )
 
 
+def rounded_velocity(positions: Float32, velocity: float) -> float:
+    """`velocity`, or the larger one of moves that are rounded: by the slack of `jumps`.
+
+    Whole numbers are not rounded.
+    """
+    pieces = (positions[first : first + 256] for first in range(0, len(positions), 256))
+    if all((piece == np.rint(piece)).all() for piece in pieces):
+        return velocity
+    return velocity + SLACK + float(np.abs(positions).max(initial=0)) * ROUNDING
+
+
 def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
     """(steps - 1, agents): whether the move from step s to s + 1 exceeds the velocity."""
     moves = np.diff(positions, axis=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from inspect import Parameter, signature
 from typing import Any
 
@@ -13,6 +14,8 @@ from metropolis.types import MetropolisError
 
 _OWN = ("agents", "seed")
 """Parameters that every world has."""
+EXAMPLES = {datetime: "2023-02-13T06:00:00"}
+"""Type -> a text of this type, where it is not obvious."""
 _BY_NAME = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -58,7 +61,9 @@ def keyword_arguments(
                 value, Any if kind is Parameter.empty else kind, strict=False
             )
         except (msgspec.ValidationError, TypeError) as error:
+            right = f", such as {EXAMPLES[kind]}" if kind in EXAMPLES else ""
             raise MetropolisError(
-                f"the world {world!r}: its option {name!r} is {cut(value)} ({error})"
+                f"the world {world!r}: its option {name!r} is {cut(value)}; it should be of type "
+                f"{getattr(kind, '__name__', kind)}{right} ({error})"
             ) from None
     return arguments

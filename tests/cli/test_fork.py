@@ -189,3 +189,17 @@ def test_what_cannot_be_compared(run: Run, uninterrupted: dict[str, Any]) -> Non
     summary(run, "meadow.py", "--steps", "3", "--agents", "4", "--out", "four")
     status, out, _ = run("diff", "uninterrupted", "four")
     assert (status, out.startswith("Equal up to step 0")) == (0, True)
+    summary(run, "minimal", "--agents", "3", "--steps", "3", "--out", "other")
+    sentence = (
+        "is a run of the world 'meadow', and other one of 'minimal'; name two runs of one wor"
+    )
+    for command in (("diff",), ("view", "--out", "page.html", "--beside")):
+        status, _, err = run(command[0], "uninterrupted", *command[1:], "other")
+        assert status == 2
+        assert sentence in err
+    assert not Path("page.html").exists()
+
+
+def test_a_run_is_replayed_by_its_name(run: Run) -> None:
+    summary(run, "meadow.py", "--steps", "3")
+    assert run("replay", "meadow-1", "--modes", "lockstep")[0] == 0

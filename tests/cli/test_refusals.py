@@ -26,7 +26,17 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         ((), "name a world to run"),
         (("atlantis",), "there is no world 'atlantis'; there are"),
         (("minimul",), "there is no world 'minimul' (did you mean 'minimal'?); there are"),
+        (("./nowhere",), "nowhere; name that of a world, or a FILE.py"),
         (("nowhere.py",), "there is no file"),
+        (("meadow.py", "--out", "/dev/null"), "/dev/null: is not a folder; name another path with"),
+        (
+            ("smallville", "--world-option", "start=2023-02-13T08:00:00Z"),
+            "the start is 2023-02-13T08:00:00+00:00; it should be a local time without a time zone",
+        ),
+        (
+            ("smallville", "--world-option", "start=today"),
+            "its option 'start' is 'today'; it should be of type datetime, such as 2023-02-13T06:0",
+        ),
         (("meadow.py:build",), "has no function build"),
         (("meadow.py", "--mode", "fastest"), "'fastest' is not one of"),
         (("meadow.py", "--mode", "lockstap"), "'optimistic' (did you mean 'lockstep'?)"),

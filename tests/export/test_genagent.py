@@ -221,6 +221,9 @@ def test_what_cannot_be_exported_is_refused(run: Path, exported: Path, tmp_path:
 
     assert "holds no run" in error(str(tmp_path), "--out", str(tmp_path / "o"))
     assert "exists" in error(str(run), "--out", str(exported))
+    refusal = "the name 'a b' cannot be part of the server's addresses; it should consist of le"
+    assert refusal in error(str(run), "--out", str(tmp_path / "a b"))
+    assert not (tmp_path / "a b").exists()
     scenario = make_minimal(agents=2)
     client = Client(Scripted(scenario.author))
     folder = tmp_path / "minimal"

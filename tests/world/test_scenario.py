@@ -24,8 +24,8 @@ def test_a_name_that_is_not_there() -> None:
     with pytest.raises(MetropolisError) as refusal:
         make_scenario("atlantis")
     assert str(refusal.value) == (
-        f"there is no world 'atlantis'; there are {', '.join(scenario_names())}, and a Python "
-        "file with a function make is also accepted"
+        f"there is no world 'atlantis'; there are {', '.join(scenario_names())}; FILE.py with a "
+        "function make and the folder of a world are also accepted"
     )
 
 

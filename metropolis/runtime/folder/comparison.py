@@ -12,7 +12,7 @@ import msgspec
 from metropolis.names import cut
 from metropolis.runtime.folder.history import line_of
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.types import Step
+from metropolis.types import MetropolisError, Step
 from metropolis.world.record import StepRecord
 
 
@@ -44,10 +44,12 @@ class Difference:
 
 
 def compare(run: str | Path, other: str | Path) -> Comparison:
-    """Compare the runs in two folders. Raises MetropolisError if a folder contains no run."""
+    """Compare the runs in two folders.
+
+    Raises MetropolisError if a folder contains no run, or the runs are of different worlds.
+    """
+    check_same_world(run, other)
     folders = [RunDirectory(Path(path)) for path in (run, other)]
-    for folder in folders:
-        folder.read()
     steps = min(folder.recorded_steps for folder in folders)
     differing, since = 0, dict[str, Step]()
     both = zip(*(folder.records(steps) for folder in folders), strict=True)
@@ -56,6 +58,16 @@ def compare(run: str | Path, other: str | Path) -> Comparison:
             differing += 1
             since = dict.fromkeys(names, step) | since
     return Comparison(steps, differing, dict(sorted(since.items(), key=lambda item: item[1])))
+
+
+def check_same_world(run: str | Path, other: str | Path) -> None:
+    """Raise MetropolisError if a folder contains no run, or the runs are of different worlds."""
+    world, another = (RunDirectory(Path(path)).read()["world"] for path in (run, other))
+    if world != another:
+        raise MetropolisError(
+            f"{run} is a run of the world {world!r}, and {other} one of {another!r}; name two runs "
+            "of one world"
+        )
 
 
 def _differing(one: StepRecord, other: StepRecord) -> list[str]:

@@ -274,6 +274,8 @@ class RunDirectory:
         Damage is detected before `distrust` is set: trust cannot help there.
         """
         if not self._run.exists():
+            if self.history.exists() or self.journal.exists():
+                raise MetropolisError(f"{self._run}: does not exist; restore the file")
             raise MetropolisError(f"{self.root}: holds no run; give the folder of one")
         found = read_object(self._run, "restore the file as the run wrote it")
         if (found.get("format"), found.get("version")) != (FORMAT, VERSION):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from metropolis.controller.base import NO_AGENT, Controller
+from metropolis.rules.rules import ROUNDING
 from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.worker_pool import WorkerPool
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
@@ -264,7 +265,7 @@ class Executor:
                 continue
             until = self._controller.clear_until(agent)
             if until > max(known, step + 1):
-                far = (until - 1 - step) * self._max_velocity
+                far = (until - 1 - step) * self._max_velocity + ROUNDING
                 found[agent] = Lookahead(until, self._positions[agent], far)
                 self._clear_until[agent] = until
         return found

@@ -86,7 +86,7 @@ class RecordedDependencies:
         """By agent: it knows when others left a cell up to this step."""
         self._looked: list[Container[Area]] = [() for _ in names]
         """By agent: the areas that it looked at in its last step."""
-        self._counts, self._writer, self._ago = array("i"), array("i"), array("i")
+        self._offsets, self._writer, self._ago = array("q", [0]), array("i"), array("i")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_known = True
 
@@ -120,23 +120,19 @@ class RecordedDependencies:
             if execution.writes or execution.events:
                 self._state.commit(step, execution.writes, execution.events)
         self._state.collect(step + 1)
-        counts = array("i", bytes(len(self._known) * self._counts.itemsize))
-        for agent in sorted(rows):
-            row = rows[agent]
-            counts[agent] = len(row)
-            for writer in sorted(row):
-                self._writer.append(writer)
-                self._ago.append(step - row[writer])
-        self._counts += counts
+        for agent in range(len(self._known)):
+            if row := rows.get(agent):
+                for writer in sorted(row):
+                    self._writer.append(writer)
+                    self._ago.append(step - row[writer])
+            self._offsets.append(len(self._writer))
 
     def result(self) -> ValueDependencies | None:
         """The dependencies so far; None if executions lacked what was read."""
         if not self._is_known:
             return None
-        offsets = np.zeros(len(self._counts) + 1, np.int64)
-        np.cumsum(self._counts, out=offsets[1:])
-        writer, ago = (np.array(column, np.int32) for column in (self._writer, self._ago))
-        return ValueDependencies(offsets, writer, ago)
+        writer, ago = (np.frombuffer(column, np.int32) for column in (self._writer, self._ago))
+        return ValueDependencies(np.frombuffer(self._offsets, np.int64), writer, ago)
 
     def close(self) -> None:
         """Close the event loop."""

@@ -31,6 +31,7 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.fleet_schedule import FleetSchedule
 from metropolis.trace.mining import InteractionGraph, interactions
 from metropolis.trace.schema import Trace, TraceMeta
+from metropolis.trace.validate import rounded_velocity
 from metropolis.types import MetropolisError
 
 Float64 = npt.NDArray[np.float64]
@@ -284,6 +285,7 @@ def _run(
     graph: InteractionGraph | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
+    velocity = rounded_velocity(trace.positions, setting.max_velocity)
     if mode.needs_values:
         assert trace.dependencies is not None
         controller = value_controller(trace.steps, trace.agents, trace.dependencies)
@@ -294,7 +296,7 @@ def _run(
         controller = native_controller(
             mode.rule(setting.perception_radius, setting.max_velocity, setting.joint_radius),
             setting.metric,
-            setting.max_velocity,
+            velocity,
             trace.positions[0],
             trace.steps,
         )
@@ -306,19 +308,19 @@ def _run(
             prefix_reuse=setting.prefix_reuse,
             step_priority=setting.policy == "step",
             outstanding_max=mode.outstanding_max,
-            optimism=_optimism(setting) if mode.is_optimistic else None,
+            optimism=_optimism(setting, velocity) if mode.is_optimistic else None,
             progress=progress,
         )
     return _replay_with_plugins(trace, controller, mode, setting, plugins, choice, progress)
 
 
-def _optimism(setting: Setting) -> _core.Optimism:
+def _optimism(setting: Setting, velocity: float) -> _core.Optimism:
     radii = setting.perception_radius, setting.max_velocity, setting.joint_radius
     risk = Risk(-1.0) if setting.speculation is None else setting.speculation
     return _core.Optimism(
         metric=core_metric(setting.metric),
         perception_radius=setting.perception_radius,
-        max_velocity=setting.max_velocity,
+        max_velocity=velocity,
         cluster_radius=versioned(*radii).couple_radius,
         risk_max=risk.most,
         calls_half=risk.calls_half * len(setting.fleet),

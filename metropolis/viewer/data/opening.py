@@ -9,6 +9,7 @@ from typing import Any
 
 from metropolis.names import check_name
 from metropolis.progress import progress_bar
+from metropolis.runtime.folder.comparison import check_same_world
 from metropolis.runtime.folder.edits import edited_entities
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import read_view
@@ -88,6 +89,7 @@ def open_sides(folder: Path, beside: str | None = None) -> list[Side]:
         return [open_run(folder)]
     if not Path(beside).exists() and beside in RACED:
         return race(folder, beside)
+    check_same_world(folder, beside)
     return [open_run(folder), open_run(Path(beside))]
 
 

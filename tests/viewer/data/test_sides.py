@@ -213,7 +213,7 @@ def rewritten(path: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda f: (f / "run.json").unlink(), "holds no run"),
+        (lambda f: (f / "run.json").unlink(), "run.json: does not exist; restore the file"),
         (lambda f: (f / "view.json").unlink(), "has no view.json"),
         (lambda f: (f / "view.json").write_text("{}"), "view.json: is damaged"),
         (lambda f: rewritten(f / "view.json", version=9), "view.json: is of another format"),

@@ -1,0 +1,89 @@
+"""Worlds whose velocity is no whole number: steps of it are rounded, and add up to more than it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis import Agent, Client, Entity, Simulation, World
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.replay import Setting, replay
+from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.virtual import VirtualInstances
+
+FLEET = SimulatedFleet.uniform("llama-3-8b/l4", 1)
+
+
+class Line(World):
+    name = "line"
+    joint_radius = 0
+
+    def __init__(self, velocity: float, radius: float, apart: int) -> None:
+        self.max_velocity, self.perception_radius, self.apart = velocity, radius, apart
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        here = -18 * self.max_velocity
+        there = here + self.perception_radius + self.apart * self.max_velocity
+        return [Entity("still", (here, 0), "agent"), Entity("walker", (there, 0), "agent")]
+
+    def observe(self, view: Any) -> Any:
+        return [body.name for body in view.agents()]
+
+    def resolve(self, cluster: Any) -> None:
+        for member in cluster:
+            x = member.position[0]
+            to = (x - self.max_velocity, 0)
+            if member.action == "walk" and self.metric.within((x, 0), to, 0, self.max_velocity):
+                member.move(to)
+
+
+@dataclass
+class Still(Agent):
+    name: str
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        return f"sees {observation}"
+
+
+@dataclass
+class Walker(Agent):
+    name: str
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        await llm.chat("walk?", max_tokens=50)
+        return "walk"
+
+
+def run(world: Line, mode: str, **options: Any) -> Any:
+    client = Client(VirtualInstances(Scripted(lambda request, random: "yes " * 50), FLEET))
+    agents = [Still("still"), Walker("walker")]
+    return Simulation(world, agents, client, mode=mode, **options).run(world.apart + 3)
+
+
+def check(world: Line) -> None:
+    expected = run(world, "lockstep")
+    for mode in ("out_of_order", "optimistic"):
+        assert run(world, mode).history_sha256 == expected.history_sha256
+    conservative = run(world, "out_of_order", rule="conservative")
+    assert conservative.history_sha256 == expected.history_sha256
+    for mode in MODES:  # positions of traces are rounded once more
+        assert replay(expected.trace, mode, Setting.of(expected.trace.meta, FLEET)).calls
+
+
+@pytest.mark.parametrize(("velocity", "radius", "apart"), [(0.1, 1, 5), (1 / 3, 5 / 3, 7)])
+def test_histories_equal_lockstep(velocity: float, radius: float, apart: int) -> None:
+    check(Line(velocity, radius, apart))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([0.1, 0.2, 0.3, 0.7, 1 / 3]), st.sampled_from([0.8, 1, 1.5]), st.integers(1, 12)
+)
+def test_random_histories_equal_lockstep(velocity: float, radius: float, apart: int) -> None:
+    check(Line(velocity, max(radius, 2 * velocity), apart))
