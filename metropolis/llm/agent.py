@@ -364,6 +364,9 @@ def _suggestion(name: str) -> str:
 def sampling_seed(
     seed: int, agent: AgentId, step: Step, function: str, digest: str, occurrence: int
 ) -> int:
-    """The sampling seed of a call: a function of its identity, never of the time of sending."""
+    """The sampling seed of a call: a function of its identity, not of the time of sending.
+
+    `occurrence` is such a function unless tasks that have waited send equal requests (docs/llm.md).
+    """
     key = f"{seed} {agent} {step} {occurrence} {digest} {function}".encode()
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> (64 - SEED_BITS)

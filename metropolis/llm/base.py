@@ -31,8 +31,9 @@ class Request:
     `priority`: lower runs first. `program` owns the chain of requests that this one belongs to.
     `upstream` is the function whose answer triggered it, None for the first calls of an agent-step.
     `model` None is the backend's own.
-    `occurrence` numbers the requests within the agent-step whose model input is equal; `number`
-    numbers all of them. `json_schema` and `regex` constrain the answer if the server supports them.
+    `occurrence` numbers the requests within the agent-step whose model input is equal, in the order
+    of sending; `number` numbers all of them. `json_schema` and `regex` constrain the answer if the
+    server supports them.
     """
 
     agent: AgentId

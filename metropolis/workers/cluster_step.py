@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, CallRecord
+from metropolis.names import cut
 from metropolis.store.execution import ClusterEffects, Execution
-from metropolis.types import AgentId, Dispatch, Step
+from metropolis.types import AgentError, AgentId, Dispatch, Step
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import is_immutable
@@ -135,6 +136,20 @@ def has_routine(kind: type[Agent]) -> bool:
         next(of for of in kind.__mro__ if name in vars(of)) for name in ("routine", "proceed")
     ]
     return owners[0] is not Agent and issubclass(owners[0], owners[1])
+
+
+def decided(action: Any, step: Step, name: str) -> Any:
+    """A snapshot of the action that the agent `name` has decided on: it may change its own later.
+
+    Raises AgentError if the action cannot be copied.
+    """
+    try:
+        return copied(action)
+    except Exception as error:
+        raise AgentError(
+            f"step {step}, agent {name!r}: its action {cut(action)} cannot be copied ({error}); "
+            "it should be plain data"
+        ) from error
 
 
 def copied(action: Any) -> Any:

@@ -21,6 +21,7 @@ from metropolis.workers.cluster_step import (
     ClusterStep,
     ClusterSteps,
     LatestExecutions,
+    decided,
     has_routine,
 )
 from metropolis.workers.event_loop import idles
@@ -187,7 +188,11 @@ class LocalWorker:
                 if action is UNDECIDED:
                     part.undecided[name] = observation
                 part.actions[name] = action
-            if not part.undecided:
+            if part.undecided:
+                part.actions |= {
+                    name: decided(action, step, name) for name, action in part.actions.items()
+                }
+            else:
                 part.cluster = self._transaction(part, state)
                 invocation.switch(list(members), resolve, world)
                 part.resolving = resolve(part.cluster)
@@ -249,9 +254,10 @@ class LocalWorker:
             return self._routine(agent, observation)
 
     async def decide(self, agent: Agent, observation: Any, llm: LLM) -> Any:
-        """The agent's action."""
+        """The agent's action, as it is when the agent returns it."""
         with in_strand(llm.log.strand()):
-            return await self._call(agent.proceed, observation, llm)
+            action = await self._call(agent.proceed, observation, llm)
+            return decided(action, agent.step, agent.name)
 
     def transaction(
         self,

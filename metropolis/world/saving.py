@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
+from inspect import getattr_static
 from typing import Any, get_type_hints
 
 import msgspec
@@ -17,7 +18,14 @@ import numpy as np
 from metropolis.names import cut
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
-from metropolis.world.parts import ChunkCache, Parts, from_parts, to_json, to_parts
+from metropolis.world.parts import (
+    ChunkCache,
+    Parts,
+    from_parts,
+    is_immutable,
+    to_json,
+    to_parts,
+)
 
 
 def save(agent: Agent) -> Any:
@@ -91,6 +99,7 @@ def check_saved(agent: Agent, saved: Any, *, exact: bool = False) -> None:
     if hasattr(agent, "save"):
         return
     check_names(agent)
+    _check_shared(agent)
     restored = copy(agent)
     restore(restored, saved)
     for each in fields(agent):  # type: ignore[arg-type]
@@ -119,13 +128,48 @@ def check_names(agent: Agent) -> None:
 
 @cache
 def _known_names(kind: type[Agent]) -> frozenset[str]:
-    """Fields and class attributes, cached properties among them."""
-    return frozenset([*dir(kind), *(each.name for each in fields(kind))])  # type: ignore[arg-type]
+    """Fields, cached properties, and what the engine sets."""
+    cached = (name for name in dir(kind) if isinstance(getattr_static(kind, name), cached_property))
+    return frozenset([*dir(Agent), *cached, *(each.name for each in fields(kind))])  # type: ignore[arg-type]
+
+
+def _check_shared(agent: Agent) -> None:
+    """Raise MetropolisError if `agent` has one object, which can change, in two places."""
+    places: dict[int, str] = {}
+
+    def visit(value: Any, place: str) -> None:
+        if type(value) in (list, dict, set) or isinstance(value, np.ndarray):
+            is_mutable = True
+        else:
+            is_mutable = is_dataclass(value) and not is_immutable(value)
+        if is_mutable:
+            if id(value) in places:
+                raise MetropolisError(
+                    f"the agent {agent.name!r} ({type(agent).__name__}) has one "
+                    f"{type(value).__name__} in two places, {places[id(value)]} and {place}: "
+                    "restored, they would be two objects; keep a key or a number in one of them"
+                )
+            places[id(value)] = place
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                visit(item, f"{place}[{key!r:.20}]")
+        elif isinstance(value, list | tuple):
+            for i, item in enumerate(value):
+                visit(item, f"{place}[{i}]")
+        elif is_mutable and is_dataclass(value):
+            for each in fields(value):
+                visit(getattr(value, each.name), f"{place}.{each.name}")
+
+    for each in fields(agent):  # type: ignore[arg-type]
+        if not each.name.startswith("_"):
+            visit(getattr(agent, each.name), each.name)
 
 
 def _is_same(a: Any, b: Any, exact: bool) -> bool:
     """Whether two values are equal, and of equal types; see `check_saved`."""
-    if isinstance(a, np.ndarray | np.generic):
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, np.generic):
         return bool(np.array_equal(a, b))
     if type(a) is not type(b):
         return not exact and type(a) is int and type(b) is float and a == b

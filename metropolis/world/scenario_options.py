@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -61,7 +61,8 @@ def keyword_arguments(
                 value, Any if kind is Parameter.empty else kind, strict=False
             )
         except (msgspec.ValidationError, TypeError) as error:
-            right = f", such as {EXAMPLES[kind]}" if kind in EXAMPLES else ""
+            examples = (EXAMPLES.get(one) for one in (kind, *get_args(kind)))
+            right = next((f", such as {example}" for example in examples if example), "")
             raise MetropolisError(
                 f"the world {world!r}: its option {name!r} is {cut(value)}; it should be of type "
                 f"{getattr(kind, '__name__', kind)}{right} ({error})"

@@ -289,9 +289,16 @@ class Holds(Walker):
         return Lock()
 
 
-def test_an_action_that_cannot_be_sent_names_its_agent() -> None:
-    with pytest.raises(AgentError, match=r"step 0, agent 'w0\d': its action <.*cannot be sent"):
-        run(Holds, Chaos())
+@dataclass
+class Computes(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        return lambda: observation
+
+
+@pytest.mark.parametrize(("kind", "verb"), [(Holds, "copied"), (Computes, "sent")])
+def test_an_action_that_cannot_be_sent_names_its_agent(kind: Any, verb: str) -> None:
+    with pytest.raises(AgentError, match=rf"step 0, agent 'w0\d': its action <.*cannot be {verb}"):
+        run(kind, Chaos())
 
 
 @dataclass

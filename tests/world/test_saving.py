@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from threading import Lock
 from typing import Any
@@ -255,3 +256,75 @@ def test_the_agent_that_cannot_be_copied_is_named() -> None:
     bob._path = [Lock()]  # type: ignore[list-item]
     with pytest.raises(MetropolisError, match=r"^the agent 'bob' \(Villager\) cannot be copied"):
         copies_of([ann, bob])
+
+
+@dataclass
+class Counting(Villager):
+    calls = 0  # no field: it has no type
+
+
+class Plain(Villager):  # no dataclass, so the annotation makes no field
+    calls: int = 0
+
+
+@pytest.mark.parametrize("kind", [Counting, Plain])
+def test_state_in_a_class_attribute_is_found(kind: Any) -> None:
+    agent = kind("ann", matrix=np.ones((1, 1), np.int64))
+    check_saved(agent, save(agent))
+    agent.calls += 1
+    with pytest.raises(MetropolisError, match="has set 'calls', which is not one of its fields"):
+        check_saved(agent, save(agent))
+
+
+@dataclass
+class Measures(Agent):
+    name: str = "ann"
+    any: np.ndarray = field(default_factory=lambda: np.zeros(2))  # type: ignore[type-arg]
+    short: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(2, np.float32))
+
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        return None
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.any.sum())
+
+
+def test_arrays_keep_the_type_of_their_numbers_or_are_refused() -> None:
+    agent = Measures()
+    assert agent.total == 0  # a cached property is no state
+    check_saved(agent, save(agent))
+    agent.any = np.zeros(2, np.float32)
+    with pytest.raises(MetropolisError, match=r"the field 'any' of the agent 'ann' .* would be re"):
+        check_saved(agent, save(agent))
+
+
+@dataclass
+class Task:
+    what: str = "dig"
+    parts: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Worker(Villager):
+    tasks: list[Task] = field(default_factory=list)
+    current: Task | None = None
+    parts: list[str] = field(default_factory=list)
+    woke_first: datetime = datetime(2023, 2, 13, 7)
+
+
+def test_one_object_in_two_places_is_refused() -> None:
+    matrix = np.ones((1, 1), np.int64)
+    agent = Worker("ann", matrix=matrix, tasks=[Task(), Task()], current=Task())
+    agent.woke_first = agent.woke  # cannot change, so two objects are as good as one
+    check_saved(agent, save(agent))
+    agent.current = agent.tasks[1]
+    with pytest.raises(
+        MetropolisError, match=r"has one Task in two places, tasks\[1\] and current: restored, they"
+    ):
+        check_saved(agent, save(agent))
+    agent.current, agent.parts = None, agent.tasks[0].parts
+    with pytest.raises(
+        MetropolisError, match=r"one list in two places, tasks\[0\]\.parts and parts"
+    ):
+        check_saved(agent, save(agent))

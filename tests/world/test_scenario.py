@@ -102,9 +102,14 @@ def test_texts_of_options_become_values_of_the_types_of_parameters(tmp_path: Pat
     [
         ("make", "sise=12", "has no option 'sise' (did you mean 'size'?); it has size, at, plain"),
         ("make", "seed=12", "has no option 'seed'; it has size, at, plain, loud"),
-        ("make", "size=many", "its option 'size' is 'many' (Expected `int`, got `str`)"),
-        ("make", "at=yesterday", "its option 'at' is 'yesterday' ("),
-        ("make", "loud=perhaps", "its option 'loud' is 'perhaps' ("),
+        ("make", "size=many", "its option 'size' is 'many'; it should be of type int (Expected"),
+        (
+            "make",
+            "at=yesterday",
+            "its option 'at' is 'yesterday'; it should be of type datetime.datetime | None, such "
+            "as 2023-02-13T06:00:00 (",
+        ),
+        ("make", "loud=perhaps", "its option 'loud' is 'perhaps'; it should be of type bool ("),
         ("unreadable", "size=3", "the types of its options cannot be read (name 'Nowhere' is"),
     ],
 )

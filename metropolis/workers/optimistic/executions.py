@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, CallRecord, in_strand
-from metropolis.names import cut
 from metropolis.speculation.base import ExecutionId
 from metropolis.store.execution import ClusterEffects, Execution
-from metropolis.types import AgentError, AgentId, Position, Step
-from metropolis.workers.cluster_step import copied
+from metropolis.types import AgentId, Position, Step
+from metropolis.workers.cluster_step import copied, decided
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
@@ -69,13 +68,7 @@ class OneProceed:
 
     def decide(self, action: Any, mind: Mind) -> None:
         """Set the action, and the mind after it."""
-        try:
-            self.action = copied(action)
-        except Exception as error:
-            raise AgentError(
-                f"step {self.step}, agent {self.name!r}: its action {cut(action)} cannot be "
-                f"copied ({error}); it should be plain data"
-            ) from error
+        self.action = decided(action, self.step, self.name)
         self.mind = mind
 
     def promote(self) -> None:
