@@ -1,11 +1,13 @@
 """A yard of walkers, sound as it is, and worlds in which one thing each is wrong."""
 
+import asyncio
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from gymnasium import spaces
@@ -197,6 +199,31 @@ class Untyped(Walker):
 
 
 @dataclass
+class Branches(Walker):
+    """Sends equal requests in tasks that have waited."""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        async def branch(number: int) -> str:
+            await llm.chat(f"the first of {number}")
+            answer: str = (await llm.chat("the second")).text
+            return answer
+
+        texts = await asyncio.gather(*map(branch, range(3)))
+        return WALKS[crc32("|".join(texts).encode()) % 5]
+
+
+@dataclass
+class Hasty(Walker):
+    """Goes by the answer that arrives first."""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        tasks = [asyncio.ensure_future(llm.chat(f"{number}")) for number in range(3)]
+        early, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*tasks)
+        return WALKS[min(number for number, task in enumerate(tasks) if task in early)]
+
+
+@dataclass
 class Gossip(Walker):
     """Writes into a dict that belongs to all."""
 
@@ -215,6 +242,8 @@ def gossips() -> list[Agent]:
 def each(kind: Callable[[str], Agent]) -> Callable[[], list[Agent]]:
     return lambda: [kind(name) for name in NAMES]
 
+
+LATE = "schedule", r"seed 0, out of order .* differs from lockstep: step \d+, the action of .*"
 
 PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
     "reads far away": (
@@ -347,6 +376,8 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         "saving",
         r"seed 0, step 15: the agent 'ann' \(Unsaveable\) cannot be saved .*",
     ),
+    "asks the same in parallel": (Yard, each(Branches), *LATE),
+    "goes by the first answer": (Yard, each(Hasty), *LATE),
     "has a field of an unnamed type": (
         Yard,
         each(Untyped),

@@ -251,6 +251,7 @@ class _Check:
             return
         trial = Trial(self._make(), beginning, rule, self._seed)
         trial.worker.pauses, trial.worker.orders = pauses, orders
+        trial.author.pauses = pauses
         try:
             found = difference(expected, trial.run(self._steps))
         except Exception as error:  # noqa: BLE001 -- lockstep raised none: a finding

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from metropolis.controller.native import NativeController
 from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule
 from metropolis.runtime.folder.calls_file import CallsFile
@@ -84,9 +85,24 @@ class TrialWorker(LocalWorker):
             self.on_call(before, code, agent)
 
     async def _pause(self) -> None:
-        if self.pauses is not None:
-            for _ in range(self.pauses.choice(PAUSES)):
-                await asyncio.sleep(0)
+        await _pause(self.pauses)
+
+
+class TrialAuthor(Scripted):
+    """Delays answers at random, so that they arrive in another order."""
+
+    pauses: Random | None = None
+
+    async def complete(self, request: Request) -> Completion:
+        """See `Scripted.complete`."""
+        await _pause(self.pauses)
+        return await super().complete(request)
+
+
+async def _pause(pauses: Random | None) -> None:
+    if pauses is not None:
+        for _ in range(pauses.choice(PAUSES)):
+            await asyncio.sleep(0)
 
 
 class Trial:
@@ -107,7 +123,8 @@ class Trial:
         self.scenario, self.beginning, self._rule, self._seed = scenario, beginning, rule, seed
         self._world = scenario.world if world is None else world
         self.store = MemoryServer(self._world.metric).store("trial")
-        self._client = client or Client(Scripted(self._world.author))  # needs no closing
+        self.author = TrialAuthor(self._world.author)
+        self._client = client or Client(self.author)  # needs no closing
         self.worker = TrialWorker(
             self._world,
             scenario.agents,
