@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import iscoroutine
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,7 +16,7 @@ from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, CallRecord
 from metropolis.names import cut
 from metropolis.store.execution import ClusterEffects, Execution
-from metropolis.types import AgentError, AgentId, Dispatch, Step
+from metropolis.types import AgentId, Dispatch, MetropolisError, Step
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import is_immutable
@@ -141,15 +143,28 @@ def has_routine(kind: type[Agent]) -> bool:
 def decided(action: Any, step: Step, name: str) -> Any:
     """A snapshot of the action that the agent `name` has decided on: it may change its own later.
 
-    Raises AgentError if the action cannot be copied.
+    Raises MetropolisError if the action cannot be copied.
     """
     try:
         return copied(action)
     except Exception as error:
-        raise AgentError(
+        calls = [*_coroutines(action)]
+        for call in calls:
+            call.close()  # Python would warn of it as well
+        advice = "write await before the call" if calls else "it should be plain data"
+        raise MetropolisError(
             f"step {step}, agent {name!r}: its action {cut(action)} cannot be copied ({error}); "
-            "it should be plain data"
+            f"{advice}"
         ) from error
+
+
+def _coroutines(value: Any) -> Iterator[Coroutine[Any, Any, Any]]:
+    if iscoroutine(value):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from chain.from_iterable(map(_coroutines, value.values()))
+    elif isinstance(value, list | tuple):
+        yield from chain.from_iterable(map(_coroutines, value))
 
 
 def copied(action: Any) -> Any:

@@ -257,6 +257,7 @@ class LocalWorker:
         """The agent's action, as it is when the agent returns it."""
         with in_strand(llm.log.strand()):
             action = await self._call(agent.proceed, observation, llm)
+        with Invocation(self.invocations, agent.step, (agent.name,), agent.proceed, agent):
             return decided(action, agent.step, agent.name)
 
     def transaction(

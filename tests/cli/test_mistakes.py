@@ -66,8 +66,8 @@ LANE, WALKER, SAID = (
         (
             '{"say": "hey"}',
             '{"say": llm.chat("hey")}',
-            f"{SAID}: the state of 'a', key 'said': <coroutine object LLM.chat at \\w+> was not "
-            r"awaited; write await before the call; .*: the action\['say'\] is <coroutine object",
+            f"{WALKER}: step 0, agent 'a': its action .*<coroutine object LLM.chat at .* cannot be "
+            r"copied \(.*\); write await before the call",
         ),
         (
             'return {"say": "hey"}',

@@ -20,7 +20,7 @@ from metropolis.llm.client import Client
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
-from metropolis.types import AgentError, CausalityError, MetropolisError
+from metropolis.types import CausalityError, MetropolisError
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.randomness import keyed_random
@@ -219,7 +219,9 @@ def test_an_action_that_cannot_be_copied_gets_a_sentence() -> None:
         async def proceed(self, observation: Any, llm: Any) -> Any:
             return threading.Lock()
 
-    with pytest.raises(AgentError, match=r"step 0, agent \'a\d\': its action .* cannot be copied"):
+    with pytest.raises(
+        MetropolisError, match=r"step 0, agent \'a\d\': its action .* cannot be copied"
+    ):
         history(Field(), ActsByLock)
 
 

@@ -297,7 +297,8 @@ class Computes(Walker):
 
 @pytest.mark.parametrize(("kind", "verb"), [(Holds, "copied"), (Computes, "sent")])
 def test_an_action_that_cannot_be_sent_names_its_agent(kind: Any, verb: str) -> None:
-    with pytest.raises(AgentError, match=rf"step 0, agent 'w0\d': its action <.*cannot be {verb}"):
+    refusal = rf"step 0, agent 'w0\d': its action <.*cannot be {verb}"
+    with pytest.raises(MetropolisError, match=refusal):
         run(kind, Chaos())
 
 
