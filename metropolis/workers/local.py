@@ -247,11 +247,12 @@ class LocalWorker:
             return observe(view), view
 
     def decide_by_routine(self, agent: Agent, observation: Any) -> Any:
-        """The agent's action, if it needs no model; otherwise UNDECIDED."""
+        """The agent's action, if it needs no model, as it is now; otherwise UNDECIDED."""
         if not self._has_routine(agent):
             return UNDECIDED
         with Invocation(self.invocations, agent.step, (agent.name,), agent.routine, agent):
-            return self._routine(agent, observation)
+            action = self._routine(agent, observation)
+            return action if action is UNDECIDED else decided(action, agent.step, agent.name)
 
     async def decide(self, agent: Agent, observation: Any, llm: LLM) -> Any:
         """The agent's action, as it is when the agent returns it."""

@@ -59,11 +59,12 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def _frozen_items(items: Any, whose: str) -> Any:
-    """`items` as by `freeze`; `whose` they are, for an error."""
+def _frozen_items(items: Any, whose: str, *names: str) -> Any:
+    """`items` as by `freeze`; an error says `whose` they are, with `names` in its places."""
     try:
         return freeze(items)
     except MetropolisError as error:
+        whose = whose.format(*names)
         for key, item in items.items() if isinstance(items, Mapping) else ():
             try:
                 freeze(item)
@@ -99,7 +100,7 @@ class Entity:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.name))
-        object.__setattr__(self, "state", _frozen_items(self.state, f"the state of {self.name!r}"))
+        object.__setattr__(self, "state", _frozen_items(self.state, "the state of {!r}", self.name))
 
     def __reduce__(self) -> Any:
         return Entity, (self.name, self.position, self.kind, thaw(self.state))
@@ -138,7 +139,7 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.source))
-        data = _frozen_items(self.data, f"the event {self.kind!r} of {self.source!r}")
+        data = _frozen_items(self.data, "the event {!r} of {!r}", self.kind, self.source)
         object.__setattr__(self, "data", data)
 
     def __reduce__(self) -> Any:

@@ -12,7 +12,7 @@ from metropolis.llm.call_log import CallLog, CallRecord, in_strand
 from metropolis.speculation.base import ExecutionId
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Position, Step
-from metropolis.workers.cluster_step import copied, decided
+from metropolis.workers.cluster_step import copied
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
@@ -68,8 +68,7 @@ class OneProceed:
 
     def decide(self, action: Any, mind: Mind) -> None:
         """Set the action, and the mind after it."""
-        self.action = decided(action, self.step, self.name)
-        self.mind = mind
+        self.action, self.mind = action, mind
 
     def promote(self) -> None:
         """Its further requests are needed."""
