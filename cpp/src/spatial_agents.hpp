@@ -24,6 +24,7 @@
 namespace metropolis {
 
 // Distances on the torus are rounded; agents within this distance of a bound are checked exactly.
+// Moves of a velocity that is no whole number are rounded, too, by less than this.
 inline constexpr double TOLERANCE = 1e-5;
 
 template <class M>
@@ -91,7 +92,8 @@ class SpatialAgents : public Controller {
         }
         companion |= k == 0 && other.state == BLOCKED;
         // At k - 1 steps ahead it was not blocked (k = 1: not coupled); it moved at most v since.
-        const double radius = (k == 1 ? rule_.couple_radius : rule_.block_radius) - velocity_;
+        const double moved = velocity_ + (std::floor(velocity_) == velocity_ ? 0 : TOLERANCE);
+        const double radius = (k == 1 ? rule_.couple_radius : rule_.block_radius) - moved;
         const bool too_close = M::UNIFORM
                                    ? within(agent, other, radius, (k - 1) * velocity_)
                                    : metric_.perceives(agent.position, other.position, radius);

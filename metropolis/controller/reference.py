@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from metropolis.controller.base import NO_AGENT, InvariantError
 from metropolis.rules.metrics import Metric
-from metropolis.rules.rules import Rule
+from metropolis.rules.rules import ROUNDING, Rule
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 
 
@@ -126,10 +126,11 @@ class ReferenceController:
     def _too_close(self, a: AgentId, b: AgentId, k: int) -> bool:
         """Whether a is k steps ahead of b although it should have waited or run together with b.
 
-        a was not blocked when k - 1 steps ahead (not coupled, for k = 1), and has moved at most v.
+        a was not blocked when k - 1 steps ahead (not coupled, for k = 1), and has moved at most v,
+        with the error of rounding if v is no whole number.
         """
         radius = self._rule.couple_radius if k == 1 else self._rule.block_radius
-        radius -= self._max_velocity
+        radius -= self._max_velocity + (0 if self._max_velocity % 1 == 0 else ROUNDING)
         if not self._metric.uniform:
             return self._metric.perceives(self._at[a], self._at[b], radius)
         return self._within(a, b, radius, (k - 1) * self._max_velocity)

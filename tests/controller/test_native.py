@@ -96,6 +96,24 @@ def test_real_positions_on_an_unbounded_plane(seed: int) -> None:
     drive(rule, metric, v, starts, random.randint(1, 12), random, walk)
 
 
+@settings(max_examples=100, deadline=None)
+@given(SEEDS)
+def test_rounded_moves(seed: int) -> None:
+    """Distances are radii but for the rounding of moves, whose velocity is no whole number."""
+    random = Random(seed)
+    metric = random.choice(list(PLANE_METRICS.values()))
+    v, r = random.choice([0.1, 0.2, 0.3, 0.7, 1 / 3]), random.choice([0.5, 1, 1.5, 2])
+    ways = [(0, 0), (v, 0), (-v, 0), (0, v), (0, -v)]
+
+    def walk(agent: int, p: Position) -> Position:
+        dx, dy = random.choice(ways)
+        to = (p[0] + dx, p[1] + dy)
+        return to if metric.within(p, to, 0, v) else p
+
+    starts: list[Position] = [(random.randrange(30) * v, random.randrange(3) * v) for _ in range(8)]
+    drive(random.choice(rules(r, v)), metric, v, starts, 40, random, walk)
+
+
 @settings(max_examples=15, deadline=None)
 @given(SEEDS)
 def test_long_skewed_runs(seed: int) -> None:

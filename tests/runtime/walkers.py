@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from metropolis.llm.base import Request
-from metropolis.rules.metrics import CHEBYSHEV, Metric
+from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, Metric
 from metropolis.types import Position
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
@@ -84,6 +84,27 @@ class Meadow(World):
                 member.write(bag=member.me["bag"] + 1)
             if act["shout"]:
                 member.emit("shout", place, word=act["shout"])
+
+
+class RoundedMeadow(Meadow):
+    """Its moves are fractions, which are rounded."""
+
+    def __init__(self, draw: Random) -> None:
+        v = draw.choice([0.1, 0.2, 0.3, 0.7, 1 / 3])
+        radius = draw.choice([v, 2 * v, 5 * v, 1])
+        super().__init__(
+            draw.randint(2, 9),
+            radius=radius,
+            velocity=v,
+            joint=draw.choice([-1, 0, 2 * v]),
+            metric=draw.choice(list(PLANE_METRICS.values())),
+            places=[(x * v, y * v) for x in range(-12, 12) for y in range(3)],
+        )
+
+    def step_from(self, position: Position, move: int) -> Position:
+        dx, dy = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)][move % 5]
+        to = position[0] + dx * self.max_velocity, position[1] + dy * self.max_velocity
+        return to if self.metric.within(position, to, 0, self.max_velocity) else position
 
 
 @dataclass
