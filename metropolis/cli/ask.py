@@ -9,7 +9,7 @@ import click
 
 from metropolis.bench import MODEL
 from metropolis.cli.choices import Integer, on_command_line
-from metropolis.cli.run_folders import run_folder
+from metropolis.cli.run_folders import run_folder, with_journal
 from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock, filled
 from metropolis.cli.terminal import without_controls
@@ -64,7 +64,7 @@ def command(
     check_name("agent", agent, [one.name for one in scenario.agents])
     models = options.models
     backend = connect(
-        options.llm,
+        with_journal(options.llm),
         models.default,
         author=scenario.world.author,
         named=models.named,

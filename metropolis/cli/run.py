@@ -81,8 +81,8 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
     metavar="SPEC",
     default="scripted",
     show_default=True,
-    help="The model: the URL of a server, sglang:URL, openai:URL, vllm:URL, replay:JOURNAL of an "
-    "earlier run, or scripted: the world's own offline author.",
+    help="The model: the URL of a server, sglang:URL, openai:URL, vllm:URL, replay:RUN or "
+    "replay:JOURNAL, the answers of an earlier run, or scripted: the world's own offline author.",
 )
 @MODEL
 @click.option(

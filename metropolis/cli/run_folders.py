@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.types import MetropolisError
 
 RUNS = Path("runs")
@@ -34,6 +35,15 @@ def run_folder(run: str) -> Path:
     """Return the folder `run`, or the one of that name under `runs/`."""
     folder, known = Path(run), RUNS / run
     return known if known.is_dir() and not (folder / "run.json").exists() else folder
+
+
+def with_journal(llm: str) -> str:
+    """The LLM's specification `llm`, with the journal of the run that a `replay:RUN` names."""
+    kind, _, run = llm.partition(":")
+    folder = run_folder(run)
+    if kind == "replay" and (folder / "run.json").exists():
+        return f"replay:{RunDirectory(folder).journal}"
+    return llm
 
 
 def latest_folder(world: str | None) -> Path:

@@ -14,6 +14,7 @@ import msgspec
 
 from metropolis.addresses import HIDDEN, without_secrets
 from metropolis.cli import cli
+from metropolis.cli.run_folders import with_journal
 from metropolis.cli.trust import check_trust
 from metropolis.dispatch.base import Fleet
 from metropolis.llm.backends.replay import Replay
@@ -194,7 +195,7 @@ class RunOptions:
             plugins = policy, dispatcher
             return LocalGateway(self.engine, *plugins, models.default, log=log, **how)
         author = scenario.world.author
-        backend = connect(self.llm, models.default, author=author, **how)
+        backend = connect(with_journal(self.llm), models.default, author=author, **how)
         if self.store != MEMORY or not isinstance(backend, Scripted | Replay):
             return backend
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:

@@ -221,8 +221,9 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
 
 
 def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
-    again = summary(run, "meadow.py", "--llm", "replay:uninterrupted/journal.jsonl")
-    assert again["history_sha256"] == uninterrupted["history_sha256"]
+    for name in ("uninterrupted/journal.jsonl", "uninterrupted"):
+        again = summary(run, "meadow.py", "--llm", f"replay:{name}")
+        assert again["history_sha256"] == uninterrupted["history_sha256"]
     status, _, err = run("meadow.py", "--llm", "replay:uninterrupted/journal.jsonl", "--seed", "3")
     assert status == 2
     assert re.fullmatch(r"metropolis: .* has no answer to .*metropolis resume .*\n", err)

@@ -86,6 +86,15 @@ def test_an_imported_town_runs(tmp_path: Path) -> None:
     assert len(histories) == 1
 
 
+def test_names_are_whole_on_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    output = run_import(checkout(tmp_path / "source"), tmp_path / "town").output
+    (ann,) = (line for line in output.splitlines() if line.startswith("Ann Ash"))
+    assert "Corner Cafe" in ann
+
+
 def test_people_are_as_they_were(tmp_path: Path) -> None:
     out = tmp_path / "town"
     run_import(checkout(tmp_path / "source"), out)

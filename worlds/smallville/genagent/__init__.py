@@ -24,6 +24,7 @@ from rich.table import Table
 
 from metropolis.cli.terminal import printable
 from metropolis.maps.map import GridMap, read_genagent_map
+from metropolis.tables import print_whole
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.folder import write_town
 from metropolis.worlds.smallville.genagent.people import ASSETS, People, read_genagent_people
@@ -96,7 +97,7 @@ def _print_table(people: People) -> None:
         cells = (profile.name, profile.occupation, _place(place) or "-", place.field or "-")
         counts = (str(len(profile.relations)), f"{_memories(people, profile):,}")
         table.add_row(*map(printable, cells), *counts)
-    Console(markup=False, highlight=False).print(table)
+    print_whole(table, Console(markup=False, highlight=False))
 
 
 def _as_json(out: Path, grid: GridMap, people: People) -> dict[str, Any]:
