@@ -36,6 +36,7 @@ from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import Scenario, make_scenario
 from metropolis.world.scenario_options import parse_options
+from metropolis.world.user_code import file_of, names_file
 
 STEPS_MAX = 1_000_000_000
 """Of a run; steps are numbers of 32 bits."""
@@ -294,6 +295,11 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
                 f"{folder}: the secret in its --{name} {kept[name]} was not stored; "
                 f"give --{name} again"
             )
+    world = file_of(options.world) if names_file(options.world) else Path(options.world)
+    if world.is_absolute() and not world.exists():
+        raise MetropolisError(
+            f"{folder}: its world {world} does not exist; put it back there, or a link to it"
+        )
     refuse_ineffective(options, changed)
     if "store" in changed:
         return options

@@ -219,16 +219,17 @@ class Strand:
         self._waited |= {index}
 
     def name_by(self, first: str) -> str:
-        """The task's name: it keeps the one by its creator's and what it has done `first`."""
+        """The task's name; the first call makes it of its creator's and `first`, what it does."""
         if self.name is None:
             key = f"{self.creator_name} {first}".encode()
             self.name = hashlib.sha256(key).hexdigest()[:NAME_CHARACTERS]
         return self.name
 
     def fork(self) -> Strand:
-        """The strand of a task that this one creates; if it has sent nothing, its place names it.
+        """The strand of a task that this one creates.
 
-        What created tasks send could not: which of them sends first may depend on latency.
+        A task that has sent nothing yet is named by its place. The requests of the tasks that it
+        creates cannot name it: which of them is sent first may depend on latency.
         """
         self.catch_up()
         self.name_by(self._place)

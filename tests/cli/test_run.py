@@ -220,6 +220,20 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
     assert resumed["history_sha256"] == uninterrupted["history_sha256"]
 
 
+def test_a_world_that_has_moved_is_named(run: Run) -> None:
+    assert run("meadow.py", "--out", "here", "--quiet", "--steps", "3")[0] == 0
+    Path("meadow.py").rename("heath.py")
+    status, _, err = run("resume", "here")
+    assert status == 2
+    assert re.fullmatch(
+        r"metropolis: here: its world /.*/meadow.py does not exist; put it back there, or a link "
+        r"to it\n",
+        err,
+    )
+    Path("meadow.py").symlink_to("heath.py")
+    assert run("resume", "here", "--steps", "4", "--quiet")[0] == 0
+
+
 def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
     for name in ("uninterrupted/journal.jsonl", "uninterrupted"):
         again = summary(run, "meadow.py", "--llm", f"replay:{name}")
