@@ -28,11 +28,8 @@ SEED_BITS = 31
 """Width of a seed that every server accepts."""
 
 T = TypeVar("T")
-Counts = dict[tuple[str, ...], int]
-"""(task, function, digest of the model input) -> requests; ("from", creator, function and digest of
-their first request) -> tasks."""
-CallsMade = tuple[CallLog, Counts]
-"""Calls of one agent-step, and their counts."""
+CallsMade = tuple[CallLog, dict[tuple[str, str], int]]
+"""Calls of one agent-step, and how many there are of each function and model input."""
 
 
 class Options(TypedDict, total=False):
@@ -79,10 +76,9 @@ class Sender(Protocol):
 class LLM:
     """Calls the model for one agent at one step.
 
-    Sampling seeds are keyed by (seed, agent, step, task, function, model input, occurrence), never
-    by the order in which tasks send, so an agent-step sends the same requests whatever else runs.
-    The model is not part of the key. `program` is the agent's name, by which the client's `models`
-    may choose its model.
+    Sampling seeds are keyed by (seed, agent, step, function, model input, occurrence), never by
+    order, so an agent-step sends the same requests whatever else runs. The model is not part of the
+    key. `program` is the agent's name, by which the client's `models` may choose its model.
     """
 
     def __init__(
@@ -110,7 +106,7 @@ class LLM:
         self._program = f"agent {agent}" if program is None else program
         self._speculative = speculative
         self._keep_text = keep_text
-        self._counts: Counts = {}
+        self._occurrences: dict[tuple[str, str], int] = {}
         self.waiting = 0
         """Number of outstanding calls."""
         self.active_wall_s = 0.0
@@ -120,19 +116,19 @@ class LLM:
         """The same agent's model later in the step; `log` contains its calls so far."""
         llm = copy(self)
         llm.log, llm._strand, llm._speculative = log, log.strand(), speculative
-        llm._counts = dict(self._counts)
+        llm._occurrences = dict(self._occurrences)
         return llm
 
     @property
     def made(self) -> CallsMade:
         """The calls so far, for `adopt`, as data that can be sent to another process."""
-        return CallLog().joined([self.log]), dict(self._counts)
+        return CallLog().joined([self.log]), dict(self._occurrences)
 
     def adopt(self, made: CallsMade) -> None:
         """Take over the calls of the same agent-step's model in another process."""
-        log, counts = made
+        log, occurrences = made
         self.log = CallLog(self.log.clock, self.log.instant).joined([log])
-        self._strand, self._counts = self.log.strand(), dict(counts)
+        self._strand, self._occurrences = self.log.strand(), dict(occurrences)
 
     def promote(self) -> None:
         """Send further calls as not speculative."""
@@ -206,9 +202,8 @@ class LLM:
         json_schema, regex = options.get("json_schema"), options.get("regex")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         digest = digest_of(messages, prompt, max_tokens, temperature, stops, json_schema, regex)
-        strand = self._current()
-        task = self._task_of(strand, function, digest)
-        occurrence = self._count(task, function, digest)
+        occurrence = self._occurrences.get((function, digest), 0)
+        self._occurrences[function, digest] = occurrence + 1
         return Request(
             agent=self._agent,
             step=self._step,
@@ -220,34 +215,15 @@ class LLM:
             stop=stops,
             json_schema=json_schema,
             regex=regex,
-            seed=sampling_seed(
-                self._seed, self._agent, self._step, task, function, digest, occurrence
-            ),
+            seed=sampling_seed(self._seed, self._agent, self._step, function, digest, occurrence),
             priority=self._priority,
             program=self._program,
-            upstream=strand.upstream,
-            task=task,
+            upstream=self._current().upstream,
             occurrence=occurrence,
             number=len(self.calls),
             speculative=self._speculative,
             model=self._client.models.of(self._program, function),
         )
-
-    def _task_of(self, strand: Strand, function: str, digest: str) -> str:
-        """The name of the task that sends a request: its first names it.
-
-        Only tasks with equal first requests are numbered, in the order of sending these.
-        """
-        if strand.name is not None:
-            return strand.name
-        number = self._count("from", strand.creator_name, function, digest)
-        return strand.name_by(f"{self._agent} {number} {digest} {function}")
-
-    def _count(self, *key: str) -> int:
-        """The number of `key`s before this one."""
-        before = self._counts.get(key, 0)
-        self._counts[key] = before + 1
-        return before
 
     async def _send(self, request: Request) -> Completion:
         strand, index = self._record_sent(request)
@@ -386,8 +362,11 @@ def _suggestion(name: str) -> str:
 
 
 def sampling_seed(
-    seed: int, agent: AgentId, step: Step, task: str, function: str, digest: str, occurrence: int
+    seed: int, agent: AgentId, step: Step, function: str, digest: str, occurrence: int
 ) -> int:
-    """The sampling seed of a call: a function of its identity, not of the time of sending."""
-    key = f"{seed} {agent} {step} {task}{occurrence} {digest} {function}".encode()
+    """The sampling seed of a call: a function of its identity, not of the time of sending.
+
+    `occurrence` is such a function unless tasks that have waited send equal requests (docs/llm.md).
+    """
+    key = f"{seed} {agent} {step} {occurrence} {digest} {function}".encode()
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> (64 - SEED_BITS)

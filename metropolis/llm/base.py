@@ -31,9 +31,8 @@ class Request:
     `priority`: lower runs first. `program` owns the chain of requests that this one belongs to.
     `upstream` is the function whose answer triggered it, None for the first calls of an agent-step.
     `model` None is the backend's own.
-    `task` names the asyncio task of the agent-step that sends it; "" is the first. `occurrence`
-    numbers the requests of a task whose model input is equal; `number` numbers all those of the
-    agent-step, in the order of sending. `json_schema` and `regex` constrain the answer if the
+    `occurrence` numbers the requests within the agent-step whose model input is equal, in the order
+    of sending; `number` numbers all of them. `json_schema` and `regex` constrain the answer if the
     server supports them.
     """
 
@@ -51,7 +50,6 @@ class Request:
     priority: int
     program: str
     upstream: str | None = None
-    task: str = ""
     occurrence: int = 0
     number: int = 0
     speculative: bool = False

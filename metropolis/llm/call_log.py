@@ -15,7 +15,6 @@ of a synchronous agent; calls that end while these compute do not count as waite
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar, copy_context
@@ -26,8 +25,6 @@ from typing import Any
 from metropolis.llm.base import Completion
 from metropolis.types import AgentId
 
-NAME_CHARACTERS = 16
-"""Of a task's name, in hexadecimal: 64 bits, unique within a step."""
 CallId = tuple[AgentId, int]
 """A call of a cluster's step: its agent, and its number among that agent's calls, from 0."""
 
@@ -181,16 +178,6 @@ class Strand:
         creator: Strand | None = None,
     ) -> None:
         self.log, self._creator = log, creator
-        self.name: str | None = None
-        """The task's name within the step: "" the first task's; None: not named yet."""
-        self.creator_name = self._place = ""
-        self._tasks = 0
-        if creator is None:
-            self.name = ""
-        else:
-            assert creator.name is not None
-            self.creator_name, self._place = creator.name, f"{creator._tasks}"
-            creator._tasks += 1
         self._waited = waited
         """The calls that the next one waits for, possibly with their ancestors."""
         self._ended = ended
@@ -218,21 +205,9 @@ class Strand:
         self._ended.append((self._last_end, index))
         self._waited |= {index}
 
-    def name_by(self, first: str) -> str:
-        """The task's name; the first call makes it of its creator's and `first`, what it does."""
-        if self.name is None:
-            key = f"{self.creator_name} {first}".encode()
-            self.name = hashlib.sha256(key).hexdigest()[:NAME_CHARACTERS]
-        return self.name
-
     def fork(self) -> Strand:
-        """The strand of a task that this one creates.
-
-        A task that has sent nothing yet is named by its place. The requests of the tasks that it
-        creates cannot name it: which of them is sent first may depend on latency.
-        """
+        """The strand of a task that this one creates."""
         self.catch_up()
-        self.name_by(self._place)
         return Strand(self.log, self._waited, self._ended, self)
 
     def join(self, _task: object) -> None:

@@ -8,7 +8,6 @@ A torn last line is dropped when the file is reopened.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +19,7 @@ from metropolis.types import MetropolisError, Step
 
 JOURNAL = Format(
     "metropolis journal",
-    4,
+    3,
     "the {intact} lines before it are intact; to continue without the answers after them, which "
     "are bought again, keep only these (head -n {intact}) and no later file of the journal",
 )
@@ -30,11 +29,7 @@ DIGEST_CHARACTERS = 32
 
 
 class Key(msgspec.Struct, frozen=True):
-    """Identifies a call across runs; `occurrence` as in Request.
-
-    `digest` is the beginning of a digest: that of the model input, in the first task of an
-    agent-step; otherwise that of the task and the model input.
-    """
+    """Identifies a call across runs; `occurrence` as in Request, `digest` its beginning."""
 
     agent: int
     step: int
@@ -53,16 +48,8 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 def key_of(request: Request) -> Key:
     """The key of `request`."""
-    digest = request.digest
-    if request.task:
-        digest = sha256(f"{request.task} {digest}".encode()).hexdigest()
-    return Key(
-        request.agent,
-        request.step,
-        request.function,
-        digest[:DIGEST_CHARACTERS],
-        request.occurrence,
-    )
+    digest = request.digest[:DIGEST_CHARACTERS]
+    return Key(request.agent, request.step, request.function, digest, request.occurrence)
 
 
 def read_journal(

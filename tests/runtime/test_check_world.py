@@ -1,12 +1,9 @@
 """`check_world` finds planted faults, and nothing in sound worlds."""
 
-import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -15,8 +12,7 @@ from metropolis.runtime.checks.check_world import findings
 from metropolis.world.digest import digest, mutable_parts
 from metropolis.world.scenario import scenario_names
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
-from tests.world.planted import PLANTED, WALKS, DrawsInReset, Yard, each, yard
-from tests.world.planted import Walker as Sound
+from tests.world.planted import PLANTED, DrawsInReset, Yard, yard
 
 INSTALLED = [name for name in scenario_names() if find_spec(f"metropolis.worlds.{name}")]
 
@@ -38,21 +34,6 @@ def test_the_first_finding_is_raised() -> None:
 def test_it_finds_nothing_in_a_sound_world() -> None:
     assert findings(yard) == []
     assert findings(Yard(), yard().agents, seeds=[5]) == []
-
-
-def test_equal_requests_of_tasks_that_have_waited_are_sound() -> None:
-    @dataclass
-    class Branches(Sound):
-        async def proceed(self, observation: Any, llm: Any) -> Any:
-            async def branch(number: int) -> str:
-                await llm.chat(f"the first of {number}")
-                answer: str = (await llm.chat("the second")).text
-                return answer
-
-            texts = await asyncio.gather(*map(branch, range(3)))
-            return WALKS[crc32("|".join(texts).encode()) % 5]
-
-    assert findings(lambda: yard(Yard, each(Branches)), seeds=[0]) == []
 
 
 @pytest.mark.parametrize("kind", [Walker, PlainWalker])

@@ -199,17 +199,16 @@ class Untyped(Walker):
 
 
 @dataclass
-class Relays(Walker):
-    """Begins tasks with equal requests that wait for calls of other tasks."""
+class Branches(Walker):
+    """Sends equal requests in tasks that have waited."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
-        async def second(first: asyncio.Task[Any]) -> str:
-            await first
+        async def branch(number: int) -> str:
+            await llm.chat(f"the first of {number}")
             answer: str = (await llm.chat("the second")).text
             return answer
 
-        firsts = [asyncio.ensure_future(llm.chat(f"the first of {n}")) for n in range(3)]
-        texts = await asyncio.gather(*map(second, firsts))
+        texts = await asyncio.gather(*map(branch, range(3)))
         return WALKS[crc32("|".join(texts).encode()) % 5]
 
 
@@ -377,7 +376,7 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         "saving",
         r"seed 0, step 15: the agent 'ann' \(Unsaveable\) cannot be saved .*",
     ),
-    "asks the same in parallel": (Yard, each(Relays), *LATE),
+    "asks the same in parallel": (Yard, each(Branches), *LATE),
     "goes by the first answer": (Yard, each(Hasty), *LATE),
     "has a field of an unnamed type": (
         Yard,

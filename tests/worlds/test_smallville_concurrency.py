@@ -13,7 +13,6 @@ from zlib import crc32
 import pytest
 
 from metropolis import Client, Scenario, Simulation, make_scenario
-from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.journal import Key, key_of
@@ -98,11 +97,9 @@ async def held_in_turn(first: Member, second: Member, step_s: float) -> bool:
 
 
 def test_concurrent_calls_change_neither_history_nor_words(
-    monkeypatch: pytest.MonkeyPatch,
+    noon: tuple[RunResult, Shuffled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With seeds that do not depend on tasks."""
-    monkeypatch.setattr(LLM, "_task_of", lambda *_: "")
-    result, backend = lived(0)
+    result, backend = noon
     monkeypatch.setattr(dialogue, "_hold", held_in_turn)
     for module in (perceiving, planning, reflecting, talking):
         monkeypatch.setattr(module, "asyncio", SimpleNamespace(gather=one_by_one))

@@ -37,9 +37,9 @@ REMARK_SHARE = 0.5
 """Probability of the known remark on a topic."""
 LEAK_SHARE = 0.05
 """Probability per line of telling a secret."""
-OWN_SHARE, HEARD_SHARE = 0.30, 0.01
+OWN_SHARE, HEARD_SHARE = 0.28, 0.01
 """Probability of telling somebody news on a day: one's own, and heard ones."""
-OWN_INVITATION_SHARE, HEARD_INVITATION_SHARE = 0.78, 0.017
+OWN_INVITATION_SHARE, HEARD_INVITATION_SHARE = 0.75, 0.015
 """The same of an invitation, which concerns the hearer, too."""
 NEWS_MOST = 2
 """Maximum number of news that a speaker tells in a conversation."""
