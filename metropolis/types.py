@@ -19,7 +19,8 @@ class MetropolisError(Exception):
 class CausalityError(MetropolisError):
     """A world reached further than its radius or velocity allow, or kept state outside the engine.
 
-    Names the agent, the step, the target and the distance beyond the limit.
+    Names the agent, the step, the target and the distance beyond the limit. Or an agent's tasks
+    sent equal requests in an order that depends on latency.
     """
 
 

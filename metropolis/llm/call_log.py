@@ -9,7 +9,8 @@ Within each of these phases tasks are tracked (see `follow_tasks`). A call waits
    Its task waited for something else, for instance a lock, which does not show who held it.
 
 Later means: at a later instant, see `CallLog`. Untracked tasks count as one task, as do the threads
-of a synchronous agent; calls that end while these compute do not count as waited for.
+of a synchronous agent; calls that end while these compute do not count as waited for. A task that
+is given a context counts as the task whose context it is.
 """
 
 from __future__ import annotations
@@ -87,6 +88,11 @@ class CallLog:
         self._ancestors: list[int] = []
         """Bit set per call: the calls that it waited for, directly or not."""
         self._ended: list[int] = []
+
+    @property
+    def size(self) -> int:
+        """The number of calls: the index of the next one."""
+        return len(self._ids)
 
     def joined(self, others: Iterable[CallLog]) -> CallLog:
         """A log that continues this one and `others`, of other agents in the same step."""
@@ -184,6 +190,16 @@ class Strand:
         """(instant, call) of each end in the phase, in order; shared by all its strands."""
         self._last_end: float = -inf if creator is None else creator._last_end
         """The instant of the latest end of a call in `_waited`, or of the task's start."""
+        self.origin: Strand = self if creator is None else creator.origin
+        """The strand itself if it is the first, or has had an answer itself or by tasks that it has
+        created; else that of its creator.
+
+        Before that, strands of one origin send in an order that no latency changes.
+        """
+        self._open: dict[Strand, asyncio.Task[Any]] = {}
+        """Strands of the tasks that the task has created, until they are joined."""
+        self._seen = 0
+        """How many calls had ended when `_open` was last checked."""
         self._is_done = False
 
     @property
@@ -204,24 +220,52 @@ class Strand:
         self._last_end = self.log.instant()
         self._ended.append((self._last_end, index))
         self._waited |= {index}
+        self.origin = self
+
+    def waits_for(self, index: int) -> bool:
+        """Whether a call that is sent now waits for the one of this index."""
+        self._join_done()
+        self.catch_up()
+        return bool(self.log.latest(self._waited)[1] >> index & 1)
 
     def fork(self) -> Strand:
         """The strand of a task that this one creates."""
         self.catch_up()
         return Strand(self.log, self._waited, self._ended, self)
 
+    def follow(self, strand: Strand, task: asyncio.Task[Any]) -> None:
+        """Record that the fork `strand` is that of `task`."""
+        self._open[strand] = task
+        task.add_done_callback(strand.join)
+
     def join(self, _task: object) -> None:
         """Record that the task is done: its creator may have waited for it."""
+        if self._is_done:
+            return
+        self._join_done()
         self._is_done = True
         creator = self._creator
+        if creator is not None:
+            creator._open.pop(self, None)
         while creator is not None and creator._is_done:
             creator = creator._creator
         if creator is not None:
             creator._waited |= self._waited
             creator._last_end = max(creator._last_end, self._last_end)
+            if self.origin is self:
+                creator.origin = creator
+
+    def _join_done(self) -> None:
+        """Join the tasks that are done and whose callbacks have not run yet."""
+        for strand, task in list(self._open.items()):
+            if task.done():
+                strand.join(task)
 
     def catch_up(self) -> None:
         """Continue now: if later than `_last_end`, the task has waited for something else."""
+        if len(self._ended) > self._seen:  # otherwise nothing is new in the others
+            self._seen = len(self._ended)
+            self._join_done()
         for ended, index in reversed(self._ended):
             if ended <= self._last_end:
                 break
@@ -266,11 +310,11 @@ def _create_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any
 ) -> asyncio.Task[Any]:
     creator = _current.get()
-    if creator is None:
+    if creator is None or options.get("context") is not None:
         return asyncio.Task(coroutine, loop=loop, **options)
     strand = creator.fork()
-    context = options.pop("context", None) or copy_context()
-    context.run(_current.set, strand)
-    task = asyncio.Task(coroutine, loop=loop, context=context, **options)
-    task.add_done_callback(strand.join)
+    options["context"] = copy_context()
+    options["context"].run(_current.set, strand)
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    creator.follow(strand, task)
     return task

@@ -206,7 +206,7 @@ class LocalWorker:
 
     async def _complete(self, part: ClusterStep, state: State) -> None:
         """Let the undecided members decide; then the world resolves the actions."""
-        log = part.log = self.call_log()
+        log = part.log = part.log or self.call_log()
         undecided = [(part.members[name], of) for name, of in part.undecided.items()]
         llms = [self._llm_of(part, agent.name) for agent, _ in undecided]
         part.actions |= zip(
@@ -234,7 +234,8 @@ class LocalWorker:
         """The model of the member `name`."""
         llm = part.llms.get(name)
         if llm is None:
-            assert part.log is not None
+            if part.log is None:  # a task that `World.resolve` has started asks a member
+                part.log = self.call_log()
             llm = part.llms[name] = self.llm(name, part.step, part.log)
         return llm
 

@@ -140,7 +140,8 @@ class OneResolution:
 
         self.actions = actions = {one.name: copied(one.action) for one in self.proceeds}
         self.cluster = local.transaction(state, self.step, actions, agent_of, self.llms.__getitem__)
-        self.resolving = local.begin_to_resolve(self.cluster)
+        with in_strand(self.log.resolving()):
+            self.resolving = local.begin_to_resolve(self.cluster)
 
     async def complete(self, local: LocalWorker) -> None:
         """Await `resolving`."""
@@ -155,6 +156,8 @@ class OneResolution:
         """
         if isinstance(self.resolving, Coroutine):
             self.resolving.close()
+        elif isinstance(self.resolving, asyncio.Future):
+            self.resolving.cancel()
         if self.cluster is not None:
             self.cluster.end()
         self.cluster = self.resolving = None
