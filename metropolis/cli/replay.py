@@ -37,7 +37,7 @@ from metropolis.runtime.replays.replay import (
     runs_in_core,
 )
 from metropolis.sim.engine_rules import ENGINE_RULES
-from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.fleet import INSTANCES_MAX, SimulatedFleet
 from metropolis.trace.mining import InteractionGraph
 from metropolis.trace.parquet import IN_RUN, read_trace
 from metropolis.trace.schema import Trace
@@ -59,12 +59,11 @@ class CommaSeparated(click.ParamType[list[Any]]):
         self,
         choices: Sequence[str] = (),
         *,
-        positive_int: bool = False,
+        most: int | None = None,
         also: Mapping[str, str] | None = None,
     ) -> None:
-        """`also` maps further names to choices."""
-        self.choices, self.also = choices, also or {}
-        self.positive_int = positive_int
+        """`also` maps further names to choices; with `most` items are numbers from 1 to it."""
+        self.choices, self.also, self.most = choices, also or {}, most
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -81,10 +80,10 @@ class CommaSeparated(click.ParamType[list[Any]]):
                 meant = did_you_mean(item, [*self.choices, *self.also])
                 names = ", ".join([*self.choices, *self.also])
                 self.fail(f"{item!r} is not one of {names}{meant}", param, ctx)
-            if self.positive_int and not (item.isdecimal() and 0 < int(item) <= COUNT_MAX):
-                self.fail(f"{item!r} is not a whole number from 1 to {COUNT_MAX}", param, ctx)
+            if self.most and not (item.isdecimal() and 0 < int(item) <= self.most):
+                self.fail(f"{item!r} is not a whole number from 1 to {self.most}", param, ctx)
         unique = list(dict.fromkeys(items))
-        return [int(item) for item in unique] if self.positive_int else unique
+        return [int(item) for item in unique] if self.most else unique
 
 
 def _distance(
@@ -127,14 +126,14 @@ class Speculation(click.ParamType[Risk | None]):
 )
 @click.option(
     "--instances",
-    type=CommaSeparated(positive_int=True),
+    type=CommaSeparated(most=INSTANCES_MAX),
     default="1",
     show_default=True,
     help="Numbers of data-parallel LLM instances.",
 )
 @click.option(
     "--agents",
-    type=CommaSeparated(positive_int=True),
+    type=CommaSeparated(most=COUNT_MAX),
     help="Numbers of agents: the first N of the trace. [default: all]",
 )
 @click.option(

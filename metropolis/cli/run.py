@@ -33,6 +33,7 @@ from metropolis.runtime.live.configuration import (
     OPTION_HELP,
 )
 from metropolis.runtime.live.estimate import Estimate, estimate_run
+from metropolis.sim.fleet import INSTANCES_MAX
 from metropolis.store.factory import ADDRESS_FORMS
 from metropolis.types import Step
 from metropolis.world.checks import SEED_MAX
@@ -155,7 +156,7 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 )
 @click.option(
     "--instances",
-    type=Integer(1, 100_000),
+    type=Integer(1, INSTANCES_MAX),
     default=1,
     show_default=True,
     help="Number of simulated instances.",

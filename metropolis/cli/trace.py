@@ -80,11 +80,14 @@ def import_command(
     )
     trace = imported.trace if calls is None else import_calls(calls, imported.trace)
     write_trace(trace, out)
+    is_derived = calls is not None and trace.meta.calls_origin == "derived"
+    typical = " (missing lengths are those typical of the functions)" if is_derived else ""
     seen = ""
     if (shown := trace.shown) is not None:
         seen = f", {activities(shown)} changes of activity, {conversations(shown)} conversations"
     click.echo(
-        f"{out}: {trace.agents} agents, {trace.steps} steps, {len(trace.calls)} calls{seen}"
+        f"{out}: {trace.agents} agents, {trace.steps} steps, {len(trace.calls)} calls"
+        f"{typical}{seen}"
         + (f"; jumps clamped: {imported.clamped} agent-steps changed" if jumps == "clamp" else "")
     )
 

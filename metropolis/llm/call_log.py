@@ -224,7 +224,7 @@ class Strand:
 
     def waits_for(self, index: int) -> bool:
         """Whether a call that is sent now waits for the one of this index."""
-        self._join_done()
+        self._join_ended()
         self.catch_up()
         return bool(self.log.latest(self._waited)[1] >> index & 1)
 
@@ -242,7 +242,7 @@ class Strand:
         """Record that the task is done: its creator may have waited for it."""
         if self._is_done:
             return
-        self._join_done()
+        self._join_ended()
         self._is_done = True
         creator = self._creator
         if creator is not None:
@@ -255,7 +255,7 @@ class Strand:
             if self.origin is self:
                 creator.origin = creator
 
-    def _join_done(self) -> None:
+    def _join_ended(self) -> None:
         """Join the tasks that are done and whose callbacks have not run yet."""
         for strand, task in list(self._open.items()):
             if task.done():
@@ -265,7 +265,7 @@ class Strand:
         """Continue now: if later than `_last_end`, the task has waited for something else."""
         if len(self._ended) > self._seen:  # otherwise nothing is new in the others
             self._seen = len(self._ended)
-            self._join_done()
+            self._join_ended()
         for ended, index in reversed(self._ended):
             if ended <= self._last_end:
                 break

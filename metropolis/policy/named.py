@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from inspect import Parameter, signature, unwrap
 from typing import Any
 
-from metropolis.names import did_you_mean
+from metropolis.names import cut, did_you_mean
 from metropolis.policy.combined import Combined
 from metropolis.types import MetropolisError
 from metropolis.world.user_code import file_of, load_function, names_file
@@ -129,6 +129,11 @@ def _options(name: str, make: Callable[..., Any], given: str) -> dict[str, Any]:
             raise MetropolisError(f"{name} has no option {option!r}; its options: {known}")
         if option in found:
             raise MetropolisError(f"{name}: option {option} is given twice; give it once")
+        if not _can_be_given(defaults[option]):
+            raise MetropolisError(
+                f"{name}: option {option} has the default {cut(defaults[option])}; to be given as "
+                "text, its default should be a number, a text, true, false, or a tuple of these"
+            )
         try:
             found[option] = _like(defaults[option], value)
         except ValueError as error:
@@ -136,6 +141,11 @@ def _options(name: str, make: Callable[..., Any], given: str) -> dict[str, Any]:
                 f"{name}: option {option} is {value!r}; write it like {_written(defaults[option])}"
             ) from error
     return found
+
+
+def _can_be_given(default: Any) -> bool:
+    items = default if type(default) is tuple and default else (default,)
+    return all(type(item) in (bool, int, float, str) for item in items)
 
 
 def _like(default: Any, value: str) -> Any:

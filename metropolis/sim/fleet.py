@@ -16,7 +16,7 @@ from metropolis.sim.profiles import ProfileEntry, load_entry
 from metropolis.trace.programs import Program
 from metropolis.types import MetropolisError
 
-INSTANCES_MAX = 100_000
+INSTANCES_MAX = 65_536
 SEQUENCE_TOKENS = 800
 """Tokens of KV that a running sequence holds, assumed where sequences are unknown."""
 

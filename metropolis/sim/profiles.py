@@ -242,7 +242,7 @@ def _check_field(field: str, value: Any, where: str) -> None:
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file. Raises MetropolisError if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # also of bytes, and of endless numbers

@@ -28,9 +28,15 @@ class ByTokens(Policy):
     rank_bits = 20
 
     def __init__(
-        self, weight: float = 1.0, is_up: bool = True, lows: tuple[int, ...] = (1, 2)
+        self,
+        weight: float = 1.0,
+        is_up: bool = True,
+        lows: tuple[int, ...] = (1, 2),
+        scale: float | None = None,
+        highs: tuple[int, ...] = (),
     ) -> None:
         self.told = weight, is_up, lows
+        assert (scale, highs) == (None, ())
 
     def rank(self, request: QueuedRequest) -> int:
         return request.prompt_tokens
@@ -64,13 +70,15 @@ def test_options_take_the_type_of_their_default() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("ours:heavy=1", "ours has no option 'heavy'; its options: weight, is_up, lows"),
+        ("ours:heavy=1", "ours has no option 'heavy'; its options: weight, is_up, lows, scale"),
         ("fcfs:heavy=1", "fcfs has no option 'heavy'; its options: none"),
         ("ours:weight", "'weight' is not an option; write ours:option=value"),
         ("ours:", "'' is not an option; write ours:option=value"),
         ("ours:weight=x", "option weight is 'x'; write it like 1.0"),
         ("ours:is_up=1", "option is_up is '1'; write it like true"),
         ("ours:lows=1/x", "option lows is '1/x'; write it like 1/2"),
+        ("ours:scale=2", "ours: option scale has the default None; to be given as text, its def"),
+        ("ours:highs=2/3", r"ours: option highs has the default \(\); to be given as text"),
         ("lifo", "'lifo' is not among the policies: atlas, fcfs"),
         ("step+lifo", "'lifo' is not among the policies: atlas, fcfs"),
         ("ours:weight=1,weight=2", "ours: option weight is given twice; give it once"),

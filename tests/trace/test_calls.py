@@ -126,6 +126,13 @@ def test_csv(tmp_path: Path) -> None:
     assert calls.parents.tolist() == [1, 1, 2]
 
 
+def test_empty_lines_are_skipped(tmp_path: Path) -> None:
+    path = log(
+        tmp_path / "log.csv", "step,agent,kind", "1,2,task_decomp", "", "1,1,task_decomp", ""
+    )
+    assert len(import_calls(path, MOVEMENT).calls) == 2
+
+
 def test_a_header_alone_holds_no_calls(tmp_path: Path) -> None:
     imported = import_calls(log(tmp_path / "log.csv", "step,agent"), MOVEMENT)
     assert len(imported.calls) == 0
@@ -182,6 +189,15 @@ DAMAGE: dict[str, tuple[list[Any], list[str]]] = {
     "CSV short row": (["step,agent,kind", "1,2,task_decomp", "1,2"], ["line 3", "2 fields", "3"]),
     "CSV quote": (["step,agent,kind", '1,2,"talk'], ["line 2", "not CSV"]),
     "CSV unknown step": (["step,agent,kind", "x,2,talk"], ["line 2", "step is 'x'"]),
+    "CSV slip": (
+        ["step,agent,promt_tokens", "1,2,77"],
+        ["line 1", "unknown field 'promt_tokens'; if it is not prompt_tokens, rename it"],
+    ),
+    "slip": ([GOOD, GOOD | {"parent": [0]}], ["line 2", "unknown field 'parent'", "parents"]),
+    "CSV with semicolons": (["step;agent", "1;2"], ["line 1", "separated by ';'", "commas"]),
+    "array": (['[{"step": 1, "agent": 0}]'], ["is a JSON array", "one object a line"]),
+    "no JSON at the end": ([GOOD, '{"step": 1'], ["line 2", "not JSON (Expecting ',' del", "at c"]),
+    "huge step": (["step,agent", f"{10**20},0"], ["line 2", "a whole number below 2,147,483,648"]),
     "CSV parents": (
         ["step,agent,kind,parents", "1,2,talk,a"], ["line 2", "parents is 'a'"]
     ),

@@ -187,6 +187,16 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         ["no positions"],
     ),
     "no recording": (edited(recordings.tracks, lambda c: c.clear()), ["not a movement", "shapes"]),
+    "slip": (
+        lambda trace, folder: text(
+            folder / "a.json", '{"positions": {"Ada": [[0, 0]]}, "second_per_step": 5}'
+        ),
+        ["unknown field 'second_per_step'", "seconds_per_step"],
+    ),
+    "Parquet": (
+        lambda trace, folder: text(folder / "a.parquet", "PAR1 and more"),
+        ["is a Parquet file", "should be text"],
+    ),
     "negative radius": (
         edited(recordings.columns, lambda c: c["hyper"].update(vision_r=-4)),
         ["perception_radius is -4", "at least 0"],

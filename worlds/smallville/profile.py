@@ -97,7 +97,7 @@ def read_profiles(path: Path) -> list[Profile]:
     and the field.
     """
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise MetropolisError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.trace.importers.files import keys_once, read_text
+from metropolis.trace.importers.files import check_slips, keys_once, read_text
 from metropolis.trace.schema import Calls, Trace
 from metropolis.trace.validate import brief, validate
 from metropolis.types import MetropolisError
@@ -44,7 +44,9 @@ ALIASES = {
     "prompt": ("prompt", "input"),
     "completion": ("completion", "response", "output"),
 }
-"""Field -> its names in logs; the first one present is used, others are ignored."""
+"""Field -> its names in logs; the first one present is used. Other fields are ignored, except those
+whose names resemble these."""
+NAMES = tuple(name for names in ALIASES.values() for name in names)
 UNNAMED_FUNCTION = "call"
 _WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")
 
@@ -97,6 +99,8 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     text = read_text(path)
     if not text.strip():
         raise MetropolisError(f"{path}: is empty; it should have one call a line")
+    if text.lstrip()[0] == "[":
+        raise MetropolisError(f"{path}: is a JSON array; it should be one object a line, without [")
     if text.lstrip()[0] == "{":
         for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
@@ -105,18 +109,26 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 fields = json.loads(line, object_pairs_hook=keys_once)
             except (ValueError, RecursionError) as error:
+                why = f"{error}"
+                if isinstance(error, json.JSONDecodeError):
+                    why = f"{error.msg} at column {error.colno}"
                 raise MetropolisError(
-                    f"{place}: is not JSON ({error}); it should be one object a line"
+                    f"{place}: is not JSON ({why}); it should be one object a line"
                 ) from None
             if not isinstance(fields, dict):
                 raise MetropolisError(
                     f"{place}: is {type(fields).__name__}; it should be an object"
                 )
+            check_slips(fields, NAMES, place)
             yield place, fields
         return
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader)
+        if len(header) == 1 and (other := re.search(r"[;\t|]", header[0])):
+            raise MetropolisError(
+                f"{path}, line 1: is separated by {other[0]!r}; it should be separated by commas"
+            )
         for field in ("step", "agent"):
             if field not in header:
                 raise MetropolisError(
@@ -127,7 +139,10 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise MetropolisError(
                 f"{path}, line 1: has the column {brief(twice[0])} twice; each should be there once"
             )
+        check_slips(header, NAMES, f"{path}, line 1")
         for row in reader:
+            if not row:
+                continue
             place = f"{path}, line {reader.line_num}"
             if len(row) != len(header):
                 raise MetropolisError(
@@ -269,8 +284,11 @@ def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> in
     if value is None:
         return default
     number = _whole(value)
-    if number is None or (field != "prefix_id" and abs(number) >= 2**31):
-        raise MetropolisError(f"{place}: {field} is {brief(value)}; it should be a whole number")
+    most = 2**63 if field == "prefix_id" else 2**31
+    if number is None or abs(number) >= most:
+        raise MetropolisError(
+            f"{place}: {field} is {brief(value)}; it should be a whole number below {most:,}"
+        )
     return number
 
 

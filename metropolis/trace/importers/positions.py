@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from metropolis.trace.importers.files import check_slips
 from metropolis.trace.importers.recording import (
     Conversation,
     Recording,
@@ -16,6 +17,13 @@ from metropolis.trace.importers.recording import (
 )
 from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
+
+NUMBERS = {
+    "radius": ("perception_radius", "radius"),
+    "velocity": ("max_velocity", "velocity"),
+    "step_s": ("seconds_per_step", "sec_per_step", "step_s"),
+}
+"""Number beside the tracks -> its names; the first one present is used."""
 
 
 def is_tracks(content: Any) -> bool:
@@ -34,9 +42,12 @@ def read_tracks(content: dict[str, Any], path: Path) -> Recording:
     """Read {name: [[x, y], ...]}, or {positions: ..., perception_radius: ..., ...}."""
     wrapped = content if "positions" in content else {}
     tracks = content["positions"] if wrapped else content
+    numbers = (name for names in NUMBERS.values() for name in names)
+    others = ("positions", "name", "source", "start", "steps")
+    check_slips(wrapped, [*numbers, *others], f"{path}")
 
-    def number(*names: str) -> float | None:
-        name = next((n for n in names if wrapped.get(n) is not None), None)
+    def number(field: str) -> float | None:
+        name = next((n for n in NUMBERS[field] if wrapped.get(n) is not None), None)
         return None if name is None else parse_number(wrapped[name], f"{path}: {name}")
 
     start = wrapped.get("start")
@@ -45,9 +56,9 @@ def read_tracks(content: dict[str, Any], path: Path) -> Recording:
         positions=parse_tracks(tracks, str(path), 2),
         name=str(wrapped.get("name", stem(path))),
         source=str(wrapped.get("source", path.name)),
-        radius=number("perception_radius", "radius"),
-        velocity=number("max_velocity", "velocity"),
-        step_s=number("seconds_per_step", "sec_per_step", "step_s"),
+        radius=number("radius"),
+        velocity=number("velocity"),
+        step_s=number("step_s"),
         start=None if start is None else parse_start(start, f"{path}: start"),
     )
 
