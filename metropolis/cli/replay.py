@@ -296,7 +296,7 @@ def command(
         record_replays(record, *results[0], file if is_whole else None)
     flat = [result for _, of_window in results for result in of_window]
     if as_json:
-        click.echo(json.dumps([as_row(flat, result) for result in flat], indent=2))
+        click.echo(json.dumps([as_row(setting, flat, result) for result in flat], indent=2))
     else:
         for (window, of_window), graph in zip(results, graphs, strict=True):
             print_table(window, graph, setting, of_window)

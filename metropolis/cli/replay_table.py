@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.modes import AUTO_RISK, MODES
 from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
 from metropolis.tables import print_whole
 from metropolis.trace.mining import InteractionGraph, critical_path
@@ -19,7 +19,9 @@ from metropolis.trace.schema import Trace
 TABLE_WIDTH = 80
 
 
-def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, Any]:
+def as_row(
+    setting: Setting, results: Sequence[ReplayResult], result: ReplayResult
+) -> dict[str, Any]:
     """Return one object of the `--json` list."""
     arrays = {k for k, v in vars(result).items() if isinstance(v, np.ndarray)}
     row = {k: v for k, v in vars(result).items() if k not in arrays}
@@ -29,6 +31,9 @@ def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, A
         "share_of_oracle": speedup(results, result, "oracle"),
         "share_of_oracle_values": speedup(results, result, "oracle_values"),
         "waste": waste(result),
+        "perception_radius": setting.perception_radius,
+        "max_velocity": setting.max_velocity,
+        "speculation": speculation_of(setting) if MODES[result.mode].is_optimistic else None,
         "simulated": True,
     }
 
@@ -52,9 +57,9 @@ def print_table(
     for fleet, policy in dict.fromkeys((r.fleet, r.policy) for r in results):
         chosen = [r for r in results if (r.fleet, r.policy) == (fleet, policy)]
         console.print(
-            f"\nSimulated on {fleet}, policy {policy}; "
+            f"\nSimulated on {fleet}, policy {policy}{_plugins(setting)}; "
             f"{setting.metric.name} metric, radius {setting.perception_radius:g}, "
-            f"velocity {setting.max_velocity:g}."
+            f"velocity {setting.max_velocity:g}{_risk(setting, chosen)}."
         )
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False)
         table.add_column("mode", no_wrap=True)
@@ -73,6 +78,28 @@ def print_table(
     console.print("µs/step: controller time per agent-step, real")
     if any(result.mode == "oracle_values" for result in results):
         console.print("second share: of oracle_values")
+
+
+def _plugins(setting: Setting) -> str:
+    """The settings of instances beside the policy."""
+    told = [f"dispatcher {setting.dispatcher}"] if setting.dispatcher is not None else []
+    told += ["prefix reuse"] if setting.prefix_reuse else []
+    told += [f"reuse {setting.reuse}"] if setting.reuse is not None else []
+    return "".join(f", {each}" for each in told)
+
+
+def _risk(setting: Setting, results: Sequence[ReplayResult]) -> str:
+    """The risk of the mode optimistic, if it was replayed and the risk is not the default."""
+    is_told = setting.speculation != AUTO_RISK and any(
+        MODES[result.mode].is_optimistic for result in results
+    )
+    return f", speculation {speculation_of(setting)}" if is_told else ""
+
+
+def speculation_of(setting: Setting) -> str:
+    """`off`, `auto` or a number, as in `--speculation`."""
+    risk = setting.speculation
+    return "off" if risk is None else "auto" if risk == AUTO_RISK else f"{risk.most:g}"
 
 
 def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:

@@ -59,7 +59,11 @@ _SEED = click.option(
     "--agents", type=click.IntRange(1, _AGENTS_MAX), help="Number of agents.  [default: 25]"
 )
 @click.option(
-    "--hours", callback=_hours, metavar="FROM-TO", help="Hours of the day.  [default: 0-24]"
+    "--hours",
+    callback=_hours,
+    metavar="FROM-TO",
+    help="Hours of the day, generated anew: not those of the day that the same seed makes. To cut "
+    "a trace, give --hours to `metropolis replay`.  [default: 0-24]",
 )
 @click.option("--radius", type=Number(0, LIMIT, min_open=True), help="Perception radius in tiles.")
 @MODEL

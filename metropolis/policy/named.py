@@ -27,6 +27,7 @@ REUSES = "metropolis.reuses"
 """Entry points: name -> a CacheReuse class, or a function that makes one, without positional
 arguments."""
 
+_ANY_NUMBER = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
 METHODS = {
     POLICIES: (
         (
@@ -71,6 +72,16 @@ def named(group: str, text: str) -> Callable[..., Any]:
     else:
         name, colon, given = text.partition(":")
         make = _installed(group, name)
+    required = [
+        parameter.name
+        for parameter in signature(make).parameters.values()
+        if parameter.default is Parameter.empty and parameter.kind not in _ANY_NUMBER
+    ]
+    for missing in required[group == DISPATCHERS :]:  # a dispatcher gets its fleet
+        raise MetropolisError(
+            f"{name}: the parameter {missing!r} of its constructor has no default; give it one: "
+            "options are parameters with a default"
+        )
     return partial(_made, name, make, **(_options(name, make, given) if colon else {}))
 
 

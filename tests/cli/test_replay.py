@@ -20,7 +20,7 @@ FIELDS = {
     "makespan_sim_s", "speedup_over_lockstep", "share_of_oracle", "share_of_oracle_values",
     "achieved_parallelism",
     "queueing_mean_sim_s", "queueing_p50_sim_s", "queueing_p99_sim_s", "utilisation",
-    "controller_us_per_agent_step", "simulated",
+    "controller_us_per_agent_step", "simulated", "perception_radius", "max_velocity", "speculation",
 }  # fmt: skip
 
 
@@ -67,6 +67,23 @@ def test_a_policy_in_a_file_of_ones_own(
     assert "own.py:Mine has no option 'bose'; its options: base" in capsys.readouterr().err
     assert run(monkeypatch, "replay", trace, "--policy", policies[2]) == 2
     assert "which leaves too few for the policies before it" in capsys.readouterr().err
+
+
+def test_outputs_tell_the_settings(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    placed = ("--modes", "versioned", "--dispatcher", "prefix", "--prefix-reuse")
+    risk = ("--modes", "versioned,optimistic", "--speculation", "0.1", "--radius", "3")
+    for options, told in (
+        (placed, "policy step, dispatcher prefix, prefix reuse; chebyshev"),
+        (risk, "policy step; chebyshev metric, radius 3, velocity 1, speculation 0.1."),
+    ):
+        assert run(monkeypatch, "replay", trace, *options) == 0
+        assert told in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
+    assert run(monkeypatch, "replay", trace, *risk, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["speculation"] for row in rows] == [None, "0.1"]
+    assert {(row["perception_radius"], row["max_velocity"]) for row in rows} == {(3, 1)}
 
 
 def test_the_queueing_of_calls(

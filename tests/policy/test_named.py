@@ -42,6 +42,11 @@ class ByTokens(Policy):
         return request.prompt_tokens
 
 
+class Needy(ByTokens):
+    def __init__(self, needed: int) -> None:
+        super().__init__()
+
+
 class Wide(ByTokens):
     rank_bits = RANK_BITS
 
@@ -56,7 +61,9 @@ def _ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "ours-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(f"[{POLICIES}]\nours = {__name__}:ByTokens\n")
+    (folder / "entry_points.txt").write_text(
+        f"[{POLICIES}]\nours = {__name__}:ByTokens\nneedy = {__name__}:Needy\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -79,6 +86,7 @@ def test_options_take_the_type_of_their_default() -> None:
         ("ours:lows=1/x", "option lows is '1/x'; write it like 1/2"),
         ("ours:scale=2", "ours: option scale has the default None; to be given as text, its def"),
         ("ours:highs=2/3", r"ours: option highs has the default \(\); to be given as text"),
+        ("needy", "needy: the parameter 'needed' of its constructor has no default; give it one"),
         ("lifo", "'lifo' is not among the policies: atlas, fcfs"),
         ("step+lifo", "'lifo' is not among the policies: atlas, fcfs"),
         ("ours:weight=1,weight=2", "ours: option weight is given twice; give it once"),

@@ -98,9 +98,10 @@ def command(
         for name, each in zip(plan.models.names, fixed, strict=True)
         if each is not None
     )
-    click.echo(
-        printable(f"To replay the one allocation, add to metropolis replay {path}: {instances}")
-    )
+    options = [f"--modes {mode}", *([] if hours == "all" else [f"--hours {hours}"])]
+    options += [f"--model {each}" for each in model]
+    command = f"metropolis replay {path} {' '.join(options)} {instances}"
+    click.echo(printable(f"To replay the one allocation: {command}"))
 
 
 def _as_json(trace: Trace, plan: SocietyPlan) -> dict[str, Any]:

@@ -46,11 +46,22 @@ def test_tables_and_json_tell_the_same_plans(
     for each in content["plans"]:
         assert f"{each['makespan_sim_s']:,.0f}" in table
 
-    command = table.partition("add to metropolis replay ")[2].partition(": ")[2]
-    replay = ("replay", trace, *MODELS, "--modes", "out_of_order", "--json", *shlex.split(command))
-    assert run(monkeypatch, *replay) == 0
+
+@pytest.mark.parametrize("more", [(), ("--mode", "lockstep", "--hours", "0-0.1")])
+def test_the_command_that_is_told_replays_the_one_allocation(
+    more: tuple[str, ...],
+    trace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = (*MODELS, "--gpus", "4", "--phases", "2", "--replays", "20", *more)
+    assert run(monkeypatch, "plan", "society", trace, *options) == 0
+    command = capsys.readouterr().out.partition("one allocation: metropolis ")[2]
+    assert run(monkeypatch, "plan", "society", trace, *options, "--json") == 0
+    expected = json.loads(capsys.readouterr().out)["plans"][1]["makespan_sim_s"]
+    assert run(monkeypatch, *shlex.split(command), "--json") == 0
     (replayed,) = json.loads(capsys.readouterr().out)
-    assert replayed["makespan_sim_s"] == content["plans"][1]["makespan_sim_s"]
+    assert replayed["makespan_sim_s"] == expected
 
 
 @pytest.mark.parametrize(
