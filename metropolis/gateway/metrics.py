@@ -23,7 +23,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        """By engine (empty if the request was at none), function, status."""
+        """By engine (empty if the request was at none), function, status.
+
+        The function is also empty if the request was refused before it was queued.
+        """
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self.latency = self._histogram("latency", "From a request's arrival to its answer's end.")

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,11 +17,11 @@ from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.exchange import ExchangeState
 from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
-from metropolis.gateway.models import model_named_in
+from metropolis.gateway.models import UnknownModelError, model_named_in
 from metropolis.gateway.programs import ProgramTracker
 from metropolis.gateway.promotions import Promotions
 from metropolis.gateway.request_parsing import ClientRequest, Resuming, from_http
-from metropolis.gateway.responses import Responses
+from metropolis.gateway.responses import Responses, UnknownResponseError
 from metropolis.gateway.scheduler_driver import QueueFullError, SchedulerDriver
 from metropolis.gateway.unordered_request import UnorderedRequest
 from metropolis.llm.base import UnreachableError
@@ -40,6 +40,7 @@ STATUSES = (
     (QueueFullError, TOO_MANY_REQUESTS),
     (RequestRefusedError, 400),
     (PluginError, INTERNAL_ERROR),
+    ((UnknownModelError, UnknownResponseError), 404),
     (MetropolisError, 400),
     (BaseException, INTERNAL_ERROR),
 )
@@ -47,6 +48,10 @@ STATUSES = (
 
 
 T = TypeVar("T")
+
+
+def _status_of(error: BaseException) -> int:
+    return next(status for kind, status in STATUSES if isinstance(error, kind))
 
 
 class Gateway:
@@ -106,9 +111,10 @@ class Gateway:
     ) -> ClientRequest:
         """Parse a POST; raises MetropolisError on an invalid request."""
         resuming = self.resuming
-        return await self._offloaded(
-            len(body), lambda: from_http(path, headers, body, tenant, resuming)
-        )
+        with self._refusals_counted():
+            return await self._offloaded(
+                len(body), lambda: from_http(path, headers, body, tenant, resuming)
+            )
 
     @asynccontextmanager
     async def answer_to(self, request: ClientRequest) -> AsyncIterator[Answer]:
@@ -118,12 +124,13 @@ class Gateway:
         UnknownResponseError, UnknownModelError, and PluginError.
         """
         tenant, now_s = request.tenant, self.scheduling.clock()
-        stored = self.responses.find(request.previous, tenant, now_s)
-        if stored is not None:
-            request = replace(request, model=None, program=request.program or stored.program)
-        elif (model := self.pool.routed_by(request.model)) != request.model:
-            request = replace(request, model=model)
-        queued = self.programs.enter(request, now_s)
+        with self._refusals_counted():
+            stored = self.responses.find(request.previous, tenant, now_s)
+            if stored is not None:
+                request = replace(request, model=None, program=request.program or stored.program)
+            elif (model := self.pool.routed_by(request.model)) != request.model:
+                request = replace(request, model=model)
+            queued = self.programs.enter(request, now_s)
         if queued.speculative:
             queued = replace(queued, speculative=not self.promotions.is_promoted(queued.program))
 
@@ -147,7 +154,7 @@ class Gateway:
             finally:
                 driver.close()
         except BaseException as error:
-            failure_status = next(each for kind, each in STATUSES if isinstance(error, kind))
+            failure_status = _status_of(error)
             if not status or failure_status in (CLIENT_CLOSED, BAD_GATEWAY):
                 status = failure_status
             if isinstance(error, PluginError):
@@ -209,6 +216,15 @@ class Gateway:
             self.pool.in_progress.discard(unordered)
             engine = "" if unordered.instance is None else self.engines[unordered.instance].name
             self.metrics.passed[engine, route, status] += 1
+
+    @contextmanager
+    def _refusals_counted(self) -> Iterator[None]:
+        """Count a request that is refused before it has a place in the queue."""
+        try:
+            yield
+        except MetropolisError as error:
+            self.metrics.requests["", "", _status_of(error)] += 1
+            raise
 
     async def _offloaded(self, size: int, function: Callable[[], T]) -> T:
         """Return `function()`, which parses a body of `size` bytes: large ones in a thread, one at
