@@ -38,12 +38,14 @@ def run_folder(run: str) -> Path:
 
 
 def with_journal(llm: str) -> str:
-    """The LLM's specification `llm`, with the journal of the run that a `replay:RUN` names."""
+    """`llm`, with the absolute path of a journal in place of a run in `replay:RUN`."""
     kind, _, run = llm.partition(":")
-    folder = run_folder(run)
-    if kind == "replay" and (folder / "run.json").exists():
-        return f"replay:{RunDirectory(folder).journal}"
-    return llm
+    if kind != "replay" or not run:
+        return llm
+    named = run_folder(run)
+    if (named / "run.json").exists():
+        named = RunDirectory(named).journal
+    return f"replay:{named.resolve()}"
 
 
 def latest_folder(world: str | None) -> Path:

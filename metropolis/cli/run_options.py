@@ -114,7 +114,7 @@ class RunOptions:
         Paths are absolute, except that of a store within `folder`, which is relative to it.
         """
         engines = tuple(map(without_secrets, self.engine))
-        llm, store = without_secrets(self.llm), portable_address(self.store, folder)
+        llm, store = without_secrets(with_journal(self.llm)), portable_address(self.store, folder)
         plugins = {
             name: _absolute_plug_in(plugin)
             for name in ("policy", "dispatcher", "reuse")

@@ -235,9 +235,11 @@ def test_a_world_that_has_moved_is_named(run: Run) -> None:
 
 
 def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
-    for name in ("uninterrupted/journal.jsonl", "uninterrupted"):
-        again = summary(run, "meadow.py", "--llm", f"replay:{name}")
+    for out, name in (("a", "uninterrupted/journal.jsonl"), ("b", "uninterrupted")):
+        again = summary(run, "meadow.py", "--llm", f"replay:{name}", "--out", out)
         assert again["history_sha256"] == uninterrupted["history_sha256"]
+        kept = json.loads(Path(f"{out}/run.json").read_text())["about"]["llm"]
+        assert kept == f"replay:{Path('uninterrupted/journal.jsonl').resolve()}"
     status, _, err = run("meadow.py", "--llm", "replay:uninterrupted/journal.jsonl", "--seed", "3")
     assert status == 2
     assert re.fullmatch(r"metropolis: .* has no answer to .*metropolis resume .*\n", err)
