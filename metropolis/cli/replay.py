@@ -280,6 +280,10 @@ def command(
     if scratch is not None:
         record = Path(scratch.name)
     if record is not None:
+        if all(MODES[name].is_bound for name in modes):
+            raise click.UsageError(
+                "--record and --view show executions, and all of --modes are bounds; name another"
+            )
         if len(windows) * len(fleets) * len(policies) > 1:
             raise click.UsageError(
                 "--record and --view are for one setting: give --instances, --agents, --hours and "

@@ -44,9 +44,10 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
             _require(read(each, "version") >= version, "version must not fall")
         version = read(policy, "version")
         ranks = [call(Policy.rank, policy, request) for request in waiting]
-        _require(all(type(rank) is int for rank in ranks), "a rank must be an int")
-        fits = all(0 <= rank < 1 << bits for rank in ranks)
-        _require(fits, f"a rank must lie between 0 and 2 ** {bits} - 1")
+        for rank in ranks:
+            _require(type(rank) is int, f"a rank must be an int, and one is {cut(rank)}")
+            fits = 0 <= rank < 1 << bits
+            _require(fits, f"a rank must lie between 0 and 2 ** {bits} - 1, and one is {rank}")
         again = [call(Policy.rank, policy, request) for request in waiting]
         same = version == read(policy, "version") and ranks == again
         _require(same, "rank must be a function of the request and the version")

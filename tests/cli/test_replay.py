@@ -69,6 +69,14 @@ def test_a_policy_in_a_file_of_ones_own(
     assert "which leaves too few for the policies before it" in capsys.readouterr().err
 
 
+def test_bounds_alone_are_not_recorded(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "replay", trace, *BOUNDS, "--record", str(tmp_path / "to")) == 2
+    assert "show executions, and all of --modes are bounds" in capsys.readouterr().err
+    assert not (tmp_path / "to").exists()
+
+
 def test_outputs_tell_the_settings(
     trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

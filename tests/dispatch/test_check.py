@@ -86,7 +86,7 @@ class Silent(Policy):
     ("policy", "rule"),
     [
         (Negative, "must lie between"),
-        (Floating, "must be an int"),
+        (Floating, "must be an int, and one is 0.5"),
         (Restless, "function of the request and the version"),
         (Backwards, "version must not fall"),
         (Moody, "must return the same ranks"),

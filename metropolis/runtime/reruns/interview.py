@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from metropolis.llm.agent import LLM, Sender
+from metropolis.llm.call_log import follow_tasks, in_strand
 from metropolis.names import cut
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
@@ -34,7 +36,11 @@ async def interview(
     agent = agent_at(state, agents, name)
     agent.begin_step(seed, state.step)
     llm = LLM(client, agent=number, step=state.step, seed=seed, program=name)
-    with Invocation(Invocations(), state.step, (name,), agent.interview, agent, llm):
+    follow_tasks(asyncio.get_running_loop())
+    with (
+        Invocation(Invocations(), state.step, (name,), agent.interview, agent, llm),
+        in_strand(llm.log.strand()),
+    ):
         answer: object = await agent.interview(question, llm)
     if not isinstance(answer, str):
         raise MetropolisError(
