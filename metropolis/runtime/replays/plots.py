@@ -54,8 +54,8 @@ def _colours(trace: Trace) -> dict[int, Any]:
 def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
     """Every agent's calls in an excerpt of each result, coloured by function (Fig. 1).
 
-    Dashed lines mark the ends of lockstep's steps. All panels span the same virtual time, starting
-    at the median call, or earlier if the run ends before.
+    Dashed lines mark the ends of lockstep's steps. Each panel spans SNIPPET_SIM_S from the median
+    call of its result on, or from earlier on if that ends before.
     """
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
