@@ -32,9 +32,14 @@ class ScriptedAnswers:
 
         Raises MetropolisError when the chat or its headers lack something.
         """
+        read = _HEADER.findall(headers.decode())
+        found = {name.lower(): unquote(value) for name, value in read}
+        if not {"program", "function"} <= found.keys():
+            raise MetropolisError(
+                "a server with --scenario needs requests that come from `metropolis run` without a "
+                f"gateway between, which forwards no header {PREFIX}Program"
+            )
         try:
-            read = _HEADER.findall(headers.decode())
-            found = {name.lower(): unquote(value) for name, value in read}
             program, _, step = found["program"].rpartition(" at ")
             request = Request(
                 agent=self._numbers[program],
@@ -50,6 +55,7 @@ class ScriptedAnswers:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise MetropolisError(
-                f"a server with --scenario needs a request of a run of this scenario ({error!r})"
+                "a server with --scenario needs requests of a run of this scenario, with as many "
+                f"agents ({type(error).__name__}: {error})"
             ) from None
         return self._author.written(request)
