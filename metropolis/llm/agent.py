@@ -237,8 +237,8 @@ class LLM:
             if origin is not strand.origin and not strand.waits_for(index):
                 raise CausalityError(
                     f"step {self._step}, agent {self._program!r}: two tasks send equal requests "
-                    f"for {function!r}, and it depends on latency which is first, and so its seed; "
-                    "give them different prompts, for example with a number"
+                    f"for {function!r}; which is first, and so the seed of each, depends on "
+                    "latency; give them different prompts, for example with a number"
                 )
         equal.append((self.log.size, strand.origin))
 

@@ -130,8 +130,8 @@ def test_equal_requests_whose_order_depends_on_latency_are_refused(
     proceed: Callable[[LLM], Awaitable[Any]],
 ) -> None:
     sentence = (
-        "step 14, agent 'ann': two tasks send equal requests for 'chat', and it depends on "
-        "latency which is first, and so its seed; give them different prompts, for example with a "
+        "step 14, agent 'ann': two tasks send equal requests for 'chat'; which is first, and so "
+        "the seed of each, depends on latency; give them different prompts, for example with a "
         "number"
     )
     with pytest.raises(CausalityError) as raised:

@@ -246,7 +246,7 @@ def each(kind: Callable[[str], Agent]) -> Callable[[], list[Agent]]:
     return lambda: [kind(name) for name in NAMES]
 
 
-TWO_TASKS = "step 0, agent 'ann': two tasks send equal requests for 'chat', and it depends on "
+TWO_TASKS = "step 0, agent 'ann': two tasks send equal requests for 'chat'; which is "
 LATE = "schedule", r"seed 0, out of order .* differs from lockstep: step \d+, the action of .*"
 
 PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
