@@ -190,17 +190,22 @@ class Strand:
         """(instant, call) of each end in the phase, in order; shared by all its strands."""
         self._last_end: float = -inf if creator is None else creator._last_end
         """The instant of the latest end of a call in `_waited`, or of the task's start."""
-        self.origin: Strand = self if creator is None else creator.origin
-        """The strand itself if it is the first, or has had an answer itself or by tasks that it has
-        created; else that of its creator.
-
-        Before that, strands of one origin send in an order that no latency changes.
-        """
+        self._origin = None if creator is None else creator.origin
+        """`origin`; None: itself, without a cycle of references."""
         self._open: dict[Strand, asyncio.Task[Any]] = {}
         """Strands of the tasks that the task has created, until they are joined."""
         self._seen = 0
         """How many calls had ended when `_open` was last checked."""
         self._is_done = False
+
+    @property
+    def origin(self) -> Strand:
+        """The strand itself if it is the first, or if it or a task that it has created has had an
+        answer; else that of its creator.
+
+        Until then, strands of one origin send in an order that no latency changes.
+        """
+        return self._origin or self
 
     @property
     def upstream(self) -> str | None:
@@ -220,7 +225,7 @@ class Strand:
         self._last_end = self.log.instant()
         self._ended.append((self._last_end, index))
         self._waited |= {index}
-        self.origin = self
+        self._origin = None
 
     def waits_for(self, index: int) -> bool:
         """Whether a call that is sent now waits for the one of this index."""
@@ -252,8 +257,8 @@ class Strand:
         if creator is not None:
             creator._waited |= self._waited
             creator._last_end = max(creator._last_end, self._last_end)
-            if self.origin is self:
-                creator.origin = creator
+            if self._origin is None:
+                creator._origin = None
 
     def _join_ended(self) -> None:
         """Join the tasks that are done and whose callbacks have not run yet."""

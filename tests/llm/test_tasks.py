@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from string import ascii_letters
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from metropolis.llm import LLM, Client
 from metropolis.llm.base import Completion, Request
-from metropolis.llm.call_log import CallLog, follow_tasks, in_strand
+from metropolis.llm.call_log import CallLog, Strand, follow_tasks, in_strand
 from metropolis.types import CausalityError
 from tests.llm.fakes import Fake
 from tests.llm.virtual_loop import run_virtually
@@ -151,6 +152,23 @@ def test_a_task_that_ends_together_with_a_call_is_waited_for() -> None:
         return [tuple(number for _, number in call.parents) for call in llm.calls]
 
     assert run(proceed, Fake()) == [(), (), (0, 1)]
+
+
+def test_strands_are_freed_without_the_collector() -> None:
+    """Cycles of references in every step would cost a tenth of the CPU time of a run."""
+
+    async def proceed(llm: LLM) -> None:
+        await chain(llm, "a")
+        await asyncio.gather(llm.chat("b"), chain(llm, "c", "d"))
+        await chain(llm, "e")
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(proceed, Fake())
+        assert not [one for one in gc.get_objects() if isinstance(one, Strand)]
+    finally:
+        gc.enable()
 
 
 async def votes(llm: LLM) -> None:
