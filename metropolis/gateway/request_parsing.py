@@ -23,7 +23,7 @@ from metropolis.gateway.resumable import ResumableRequest, resumable_request
 from metropolis.llm.placement import NAME_CHARACTERS_MAX, PREFIX, Placement, is_name
 from metropolis.types import MetropolisError
 
-TRUE = ("1", "true", "yes")
+TRUE, FALSE = ("1", "true", "yes"), ("0", "false", "no")
 """Values of the headers End and Speculative."""
 
 
@@ -221,15 +221,18 @@ def _placement_in(headers: Mapping[str, str]) -> Placement:
         _name(headers, "Program"),
         _name(headers, "Function"),
         _name(headers, "Upstream"),
-        _integer(headers, "Step") or 0,
-        _integer(headers, "Stages-Left"),
+        _integer(headers, "Step", 0) or 0,
+        _integer(headers, "Stages-Left", 1),
         _is_true(headers, "End"),
         _is_true(headers, "Speculative"),
     )
 
 
 def _is_true(headers: Mapping[str, str], name: str) -> bool:
-    return headers.get(PREFIX + name, "").lower() in TRUE
+    value = (headers.get(PREFIX + name) or FALSE[0]).lower()
+    if value not in TRUE + FALSE:
+        raise MetropolisError(f"header {PREFIX}{name} is {value[:20]!r}; write true or false")
+    return value in TRUE
 
 
 def _role(turn: dict[str, Any]) -> Any:
@@ -253,11 +256,11 @@ def _name(headers: Mapping[str, str], name: str) -> str | None:
     return value
 
 
-def _integer(headers: Mapping[str, str], name: str) -> int | None:
+def _integer(headers: Mapping[str, str], name: str, least: int) -> int | None:
     value = headers.get(PREFIX + name)
     if value is None:
         return None
-    if not value.isdecimal() or len(value) > 15:
+    if not value.isdecimal() or len(value) > 15 or int(value) < least:
         begin = value[:20]
-        raise MetropolisError(f"header {PREFIX}{name} is {begin!r}; write a number from 0 up")
+        raise MetropolisError(f"header {PREFIX}{name} is {begin!r}; write a number from {least} up")
     return int(value)

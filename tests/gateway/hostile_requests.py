@@ -46,7 +46,7 @@ HEADERS = (
     ("X-Metropolis-Function", ("plan", "other", "é", "\x7f", '"\\', "a" * 200)),
     ("X-Metropolis-Upstream", ("plan", "\xa0")),
     ("X-Metropolis-Stages-Left", ("3", "1e9", "")),
-    ("X-Metropolis-End", ("true", "no", "\x01")),
+    ("X-Metropolis-End", ("true", "no", "", "\x01")),
     ("X-Metropolis-", ("", "a")),
     ("Authorization", (f"Bearer {SECRET}", f"Basic {SECRET}", SECRET, f"Bearer {SECRET}\x00")),
     ("x-api-key", (SECRET, f"{SECRET}\xff")),

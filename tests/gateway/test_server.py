@@ -115,6 +115,8 @@ def test_an_error_of_the_engine_is_its_answer() -> None:
         (b"{}", {"Content-Encoding": "gzip"}, "the body is not encoded as its Content-Encoding"),
         (b"{}", {"X-Metropolis-Step": "x"}, "X-Metropolis-Step is 'x'; write a number"),
         (b"{}", {"X-Metropolis-Stages-Left": "-1"}, "Stages-Left is '-1'; write a number"),
+        (b"{}", {"X-Metropolis-Stages-Left": "0"}, "Stages-Left is '0'; write a number from 1"),
+        (b"{}", {"X-Metropolis-Speculative": "maybe"}, "Speculative is 'maybe'; write true or"),
     ],
 )
 def test_what_cannot_be_understood_is_a_400(
