@@ -383,7 +383,7 @@ def sampling_seed(
 ) -> int:
     """The sampling seed of a call: a function of its identity, not of the time of sending.
 
-    `occurrence` is such a function but for two cases (docs/llm.md).
+    `occurrence` is such a function, except in rare cases (docs/llm.md).
     """
     key = f"{seed} {agent} {step} {occurrence} {digest} {function}".encode()
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> (64 - SEED_BITS)
