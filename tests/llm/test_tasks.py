@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, ContextVar, copy_context
 from random import Random
 from string import ascii_letters
 from typing import Any, TypeAlias
@@ -169,6 +170,27 @@ def test_strands_are_freed_without_the_collector() -> None:
         assert not [one for one in gc.get_objects() if isinstance(one, Strand)]
     finally:
         gc.enable()
+
+
+def test_a_task_with_a_context_of_its_own_runs_in_it() -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="none")
+
+    async def read() -> str:
+        return variable.get()
+
+    async def proceed(llm: LLM) -> list[str]:
+        variable.set("outer")
+        context = copy_context()
+
+        async def inner() -> str:  # its context is entered when it creates the task
+            return await asyncio.create_task(read(), context=context)
+
+        empty = asyncio.create_task(read(), context=Context())
+        found = [await empty, await asyncio.create_task(inner(), context=context)]
+        await asyncio.create_task(chain(llm, "a"), context=Context())
+        return found
+
+    assert run(proceed, Fake()) == ["none", "outer"]
 
 
 async def votes(llm: LLM) -> None:
