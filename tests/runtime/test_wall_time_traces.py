@@ -133,7 +133,7 @@ def test_tasks_that_a_backend_begins_are_not_the_agents() -> None:
 
         follow_tasks(asyncio.get_running_loop())
         with in_strand(log.strand()):
-            await asyncio.gather(twice(), llm.complete("short"))
+            await asyncio.gather(twice(), llm.complete("brief"))
         return [call.parents for call in llm.calls]
 
     assert run_virtually(ask()) == [(), (), ((0, 0),)]
