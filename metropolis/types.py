@@ -19,8 +19,7 @@ class MetropolisError(Exception):
 class CausalityError(MetropolisError):
     """A world reached further than its radius or velocity allow, or kept state outside the engine.
 
-    Names the agent, the step, the target and the distance beyond the limit. Or an agent's tasks
-    sent equal requests in an order that depends on latency.
+    Names the agent, the step, the target and the distance beyond the limit.
     """
 
 

@@ -22,7 +22,7 @@ from metropolis.llm.base import (
 )
 from metropolis.llm.call_log import CallLog, CallRecord, Strand, current_strand, in_strand
 from metropolis.llm.model_choice import ModelChoice
-from metropolis.types import AgentId, CausalityError, MetropolisError, Step
+from metropolis.types import AgentId, MetropolisError, Step
 
 SEED_BITS = 31
 """Width of a seed that every server accepts."""
@@ -107,8 +107,6 @@ class LLM:
         self._speculative = speculative
         self._keep_text = keep_text
         self._occurrences: dict[tuple[str, str], int] = {}
-        self._equal: dict[tuple[str, str], list[tuple[int, Strand]]] = {}
-        """(function, model input) -> index and origin of the calls in this phase of the step."""
         self.waiting = 0
         """Number of outstanding calls."""
         self.active_wall_s = 0.0
@@ -118,7 +116,7 @@ class LLM:
         """The same agent's model later in the step; `log` contains its calls so far."""
         llm = copy(self)
         llm.log, llm._strand, llm._speculative = log, log.strand(), speculative
-        llm._occurrences, llm._equal = dict(self._occurrences), {}
+        llm._occurrences = dict(self._occurrences)
         return llm
 
     @property
@@ -131,7 +129,6 @@ class LLM:
         log, occurrences = made
         self.log = CallLog(self.log.clock, self.log.instant).joined([log])
         self._strand, self._occurrences = self.log.strand(), dict(occurrences)
-        self._equal = {}
 
     def promote(self) -> None:
         """Send further calls as not speculative."""
@@ -205,8 +202,6 @@ class LLM:
         json_schema, regex = options.get("json_schema"), options.get("regex")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         digest = digest_of(messages, prompt, max_tokens, temperature, stops, json_schema, regex)
-        strand = self._current()
-        self._check_order(strand, function, digest)
         occurrence = self._occurrences.get((function, digest), 0)
         self._occurrences[function, digest] = occurrence + 1
         return Request(
@@ -223,24 +218,12 @@ class LLM:
             seed=sampling_seed(self._seed, self._agent, self._step, function, digest, occurrence),
             priority=self._priority,
             program=self._program,
-            upstream=strand.upstream,
+            upstream=self._current().upstream,
             occurrence=occurrence,
             number=len(self.calls),
             speculative=self._speculative,
             model=self._client.models.of(self._program, function),
         )
-
-    def _check_order(self, strand: Strand, function: str, digest: str) -> None:
-        """Raise CausalityError if it depends on latency which of two equal requests is first."""
-        equal = self._equal.setdefault((function, digest), [])
-        for index, origin in equal:
-            if origin is not strand.origin and not strand.waits_for(index):
-                raise CausalityError(
-                    f"step {self._step}, agent {self._program!r}: two tasks send equal requests "
-                    f"for {function!r}; which is first, and so the seed of each, depends on "
-                    "latency; give them different prompts, for example with a number"
-                )
-        equal.append((self.log.size, strand.origin))
 
     async def _send(self, request: Request) -> Completion:
         strand, index = self._record_sent(request)
@@ -383,7 +366,7 @@ def sampling_seed(
 ) -> int:
     """The sampling seed of a call: a function of its identity, not of the time of sending.
 
-    `occurrence` is such a function, except in rare cases (docs/llm.md).
+    `occurrence` is such a function unless tasks that have waited send equal requests (docs/llm.md).
     """
     key = f"{seed} {agent} {step} {occurrence} {digest} {function}".encode()
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> (64 - SEED_BITS)

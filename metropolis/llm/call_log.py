@@ -89,11 +89,6 @@ class CallLog:
         """Bit set per call: the calls that it waited for, directly or not."""
         self._ended: list[int] = []
 
-    @property
-    def size(self) -> int:
-        """The number of calls: the index of the next one."""
-        return len(self._ids)
-
     def joined(self, others: Iterable[CallLog]) -> CallLog:
         """A log that continues this one and `others`, of other agents in the same step."""
         log = CallLog(self.clock, self.instant)
@@ -190,22 +185,11 @@ class Strand:
         """(instant, call) of each end in the phase, in order; shared by all its strands."""
         self._last_end: float = -inf if creator is None else creator._last_end
         """The instant of the latest end of a call in `_waited`, or of the task's start."""
-        self._origin = None if creator is None else creator.origin
-        """`origin`; None: itself, without a cycle of references."""
         self._open: dict[Strand, asyncio.Task[Any]] = {}
         """Strands of the tasks that the task has created, until they are joined."""
         self._seen = 0
         """How many calls had ended when `_open` was last checked."""
         self._is_done = False
-
-    @property
-    def origin(self) -> Strand:
-        """The strand itself if it is the first, or if it or a task that it has created has had an
-        answer; else that of its creator.
-
-        Until then, strands of one origin send in an order that no latency changes.
-        """
-        return self._origin or self
 
     @property
     def upstream(self) -> str | None:
@@ -225,13 +209,6 @@ class Strand:
         self._last_end = self.log.instant()
         self._ended.append((self._last_end, index))
         self._waited |= {index}
-        self._origin = None
-
-    def waits_for(self, index: int) -> bool:
-        """Whether a call that is sent now waits for the one of this index."""
-        self._join_ended()
-        self.catch_up()
-        return bool(self.log.latest(self._waited)[1] >> index & 1)
 
     def fork(self) -> Strand:
         """The strand of a task that this one creates."""
@@ -257,8 +234,6 @@ class Strand:
         if creator is not None:
             creator._waited |= self._waited
             creator._last_end = max(creator._last_end, self._last_end)
-            if self._origin is None:
-                creator._origin = None
 
     def _join_ended(self) -> None:
         """Join the tasks that are done and whose callbacks have not run yet."""

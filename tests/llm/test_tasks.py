@@ -1,39 +1,21 @@
-"""Equal requests of concurrent tasks: latency does not change their seeds, or they are refused."""
+"""Calls of concurrent tasks: their parents, and the seeds of equal requests."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from string import ascii_letters
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from metropolis.llm import LLM, Client
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.call_log import CallLog, Strand, follow_tasks, in_strand
-from metropolis.types import CausalityError
 from tests.llm.fakes import Fake
 from tests.llm.virtual_loop import run_virtually
-
-Work: TypeAlias = Sequence[Any]
-"""What a task does in turn: a prompt is a call, a list of works runs them in tasks and waits."""
-Found = dict[tuple[int, ...], str]
-REFUSED = "two tasks send equal requests for 'chat'"
-
-
-def random_work(draw: Random, prompts: str, depth: int = 0) -> Work:
-    def item() -> Any:
-        if depth > 3 or draw.random() < 0.5:
-            return draw.choice(prompts)
-        return [random_work(draw, prompts, depth + 1) for _ in range(draw.randint(1, 3))]
-
-    return [item() for _ in range(draw.randint(1, 3))]
 
 
 class Uneven(Fake):
@@ -63,82 +45,9 @@ def run(proceed: Callable[[LLM], Awaitable[Any]], backend: Fake) -> Any:
     return run_virtually(main())
 
 
-def answers(work: Work, backend: Fake) -> Found | None:
-    """The answers by place in the work; None: refused."""
-    found: Found = {}
-
-    async def do(llm: LLM, work: Work, place: tuple[int, ...]) -> None:
-        for index, item in enumerate(work):
-            at = (*place, index)
-            if isinstance(item, str):
-                found[at] = (await llm.chat(item)).text
-            else:
-                await asyncio.gather(*(do(llm, one, (*at, n)) for n, one in enumerate(item)))
-
-    try:
-        run(lambda llm: do(llm, work, ()), backend)
-    except CausalityError as error:
-        assert REFUSED in str(error)  # noqa: PT017
-        return None
-    return found
-
-
-@settings(deadline=None)
-@given(seed=st.integers(0, 1 << 40), prompts=st.sampled_from(["abc", "abcdefgh", ascii_letters]))
-def test_latency_changes_neither_seeds_nor_refusals(seed: int, prompts: str) -> None:
-    work, backend = random_work(Random(seed), prompts), Uneven(seed, at_once=seed % 2 * 0.4)
-    assert answers(work, backend) == answers(work, Uneven(seed + 1))
-    seeds = [request.seed for _, request in backend.sent]
-    assert len(set(seeds)) == len(seeds)
-
-
 async def chain(llm: LLM, *prompts: str) -> None:
     for prompt in prompts:
         await llm.chat(prompt)
-
-
-async def branches(llm: LLM) -> None:
-    await asyncio.gather(chain(llm, "a", "x"), chain(llm, "b", "x"))
-
-
-async def below(llm: LLM) -> None:
-    """The answers are those of tasks that the two have created."""
-
-    async def one(prompt: str) -> None:
-        await asyncio.gather(llm.chat(prompt), llm.chat(f"{prompt}?"))
-        await llm.chat("x")
-
-    await asyncio.gather(one("a"), one("b"))
-
-
-async def streams(llm: LLM) -> None:
-    async def stream(prompt: str) -> None:
-        await llm.chat(prompt)
-        async for _ in llm.stream("x", function="chat"):
-            pass
-
-    await asyncio.gather(stream("a"), stream("b"))
-
-
-async def meanwhile(llm: LLM) -> None:
-    """Of a task that goes on, and its creator."""
-    task = asyncio.ensure_future(chain(llm, "a", "slow", "x"))
-    await chain(llm, "b", "x")
-    await task
-
-
-@pytest.mark.parametrize("proceed", [branches, below, streams, meanwhile])
-def test_equal_requests_whose_order_depends_on_latency_are_refused(
-    proceed: Callable[[LLM], Awaitable[Any]],
-) -> None:
-    sentence = (
-        "step 14, agent 'ann': two tasks send equal requests for 'chat'; which is first, and so "
-        "the seed of each, depends on latency; give them different prompts, for example with a "
-        "number"
-    )
-    with pytest.raises(CausalityError) as raised:
-        run(proceed, Fake(latency_s=lambda r: 9.0 if "slow" in r.text else 1.0))
-    assert str(raised.value) == sentence
 
 
 def test_a_task_that_ends_together_with_a_call_is_waited_for() -> None:
@@ -244,10 +153,12 @@ async def taken(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("proceed", [votes, nested, in_turn, again, after_a_timeout, taken])
-def test_no_latency_changes_the_order(proceed: Callable[[LLM], Awaitable[Any]]) -> None:
+def test_equal_requests_in_a_fixed_order(proceed: Callable[[LLM], Awaitable[Any]]) -> None:
+    """Neither latency nor answers that are known at once change their seeds."""
     found = set()
     for seed in range(5):
-        backend = Uneven(seed) if proceed is not after_a_timeout else Fake()
+        at_once = seed % 2 * 0.4
+        backend = Fake() if proceed is after_a_timeout else Uneven(seed, at_once)
         run(proceed, backend)
         found.add(frozenset((request.text, request.seed) for _, request in backend.sent))
     assert len(found) == 1

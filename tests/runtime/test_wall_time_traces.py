@@ -115,7 +115,7 @@ class BeginsTasks(Fake):
     """Answers after 2 s, and starts a task half-way, as HTTP clients do."""
 
     async def complete(self, request: Request) -> Completion:
-        if request.text in ("short", "brief"):
+        if request.text == "short":
             return await super().complete(request)
         await asyncio.sleep(1.5)
         await asyncio.create_task(asyncio.sleep(0.5))
@@ -133,7 +133,7 @@ def test_tasks_that_a_backend_begins_are_not_the_agents() -> None:
 
         follow_tasks(asyncio.get_running_loop())
         with in_strand(log.strand()):
-            await asyncio.gather(twice(), llm.complete("brief"))
+            await asyncio.gather(twice(), llm.complete("short"))
         return [call.parents for call in llm.calls]
 
     assert run_virtually(ask()) == [(), (), ((0, 0),)]
