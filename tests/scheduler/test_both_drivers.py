@@ -120,9 +120,13 @@ def simulated(policy: str, dispatcher: str, seed: int, monkeypatch: pytest.Monke
 
 
 class AbandoningInstance(SimulatedInstance):
-    """Reports nothing of the requests in `abandoned`."""
+    """Reports nothing of the requests in `abandoned`; aborts a request once, as engines do."""
 
     abandoned: set[int]
+
+    def abort(self, request_id: int, now_sim_s: float) -> None:
+        if request_id not in self._leaving:  # of an instance that failed and is up again at once
+            super().abort(request_id, now_sim_s)
 
     def advance(self, now_sim_s: float) -> Iterator[ServedRequest | Aborted]:
         for one in super().advance(now_sim_s):
@@ -366,6 +370,18 @@ def test_the_gateway_gives_the_commands_of_the_simulation(
 
 def test_a_planted_difference_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert differs("plas", "least_used", 0, PlacesAnew, monkeypatch)
+
+
+def test_an_instance_that_fails_and_is_up_again_at_once() -> None:
+    """The policy may preempt a request that is leaving."""
+    plan: Plan = [
+        *[(0.0, "arrive", 0)] * 4,
+        *[(0.0, "down", 1), (0.0, "down", 2), (0.3, "down", 0)],
+        *[(0.0, "arrive", 1), (0.0, "up", 0)],
+    ]
+    stream = disturbed("step+atlas", "round_robin", plan)
+    commands = asyncio.run(live("step+atlas", "round_robin", stream, Driven)).commands
+    assert commands == stream.commands
 
 
 @pytest.mark.parametrize("dispatcher", names_of(DISPATCHERS))
