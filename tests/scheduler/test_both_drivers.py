@@ -372,15 +372,6 @@ def test_a_planted_difference_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert differs("plas", "least_used", 0, PlacesAnew, monkeypatch)
 
 
-def test_an_instance_that_fails_and_is_up_again_at_once() -> None:
-    """The policy may preempt a request that is leaving."""
-    downs = [(0.0, "down", 1), (0.0, "down", 2), (0.3, "down", 0)]
-    plan = [*[(0.0, "arrive", 0)] * 4, *downs, (0.0, "arrive", 1), (0.0, "up", 0)]
-    stream = disturbed("step+atlas", "round_robin", plan)
-    commands = asyncio.run(live("step+atlas", "round_robin", stream, Driven)).commands
-    assert commands == stream.commands
-
-
 @pytest.mark.parametrize("dispatcher", names_of(DISPATCHERS))
 @pytest.mark.parametrize("policy", [*names_of(POLICIES), "step+kairos", "step+atlas"])
 @settings(max_examples=8)
