@@ -102,6 +102,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if text.lstrip()[0] == "[":
         raise MetropolisError(f"{path}: is a JSON array; it should be one object a line, without [")
     if text.lstrip()[0] == "{":
+        checked: set[str] = set()  # comparing an unknown name with the known ones takes long
         for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
@@ -119,7 +120,8 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise MetropolisError(
                     f"{place}: is {type(fields).__name__}; it should be an object"
                 )
-            check_slips(fields, NAMES, place)
+            check_slips([name for name in fields if name not in checked], NAMES, place)
+            checked |= fields.keys()
             yield place, fields
         return
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
