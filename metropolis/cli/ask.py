@@ -9,12 +9,11 @@ import click
 
 from metropolis.bench import MODEL
 from metropolis.cli.choices import Integer, on_command_line
-from metropolis.cli.run_folders import run_folder, with_journal
+from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock, filled
 from metropolis.cli.terminal import without_controls
 from metropolis.llm.client import Client
-from metropolis.llm.connect import connect
 from metropolis.names import check_name, check_text
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
@@ -62,16 +61,8 @@ def command(
     options = options_of(folder, changed, trust=trust)
     scenario = options.scenario()
     check_name("agent", agent, [one.name for one in scenario.agents])
-    models = options.models
-    backend = connect(
-        with_journal(options.llm),
-        models.default,
-        author=scenario.world.author,
-        named=models.named,
-        sends_seed=options.llm_seed,
-    )
+    client = options.client(options.connected(scenario))
     found = state_at(folder, scenario.world, scenario.agents, at)
-    client = options.client(backend)
     answer = asyncio.run(_answer(RunDirectory(folder), scenario, found, agent, question, client))
     time = clock(scenario.world, found.step)
     if as_json:

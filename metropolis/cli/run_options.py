@@ -87,6 +87,7 @@ class RunOptions:
     waste_budget: float | None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "llm", with_journal(self.llm))
         if self.hours is not None and self.steps is not None:
             raise MetropolisError("give either --hours or --steps, not both")
         if self.engine and (self.llm != "scripted" or self.store != MEMORY):
@@ -114,7 +115,7 @@ class RunOptions:
         Paths are absolute, except that of a store within `folder`, which is relative to it.
         """
         engines = tuple(map(without_secrets, self.engine))
-        llm, store = without_secrets(with_journal(self.llm)), portable_address(self.store, folder)
+        llm, store = without_secrets(self.llm), portable_address(self.store, folder)
         plugins = {
             name: _absolute_plug_in(plugin)
             for name in ("policy", "dispatcher", "reuse")
@@ -177,14 +178,22 @@ class RunOptions:
             return steps
         return scenario.steps if self.steps is None else self.steps
 
+    def connected(self, scenario: Scenario) -> Backend:
+        """The backend that --llm names, without the latency of simulated instances."""
+        return connect(
+            self.llm,
+            self.models.default,
+            author=scenario.world.author,
+            named=self.models.named,
+            sends_seed=self.llm_seed,
+        )
+
     def backend(self, scenario: Scenario, log: Callable[[str], None] = lambda _: None) -> Backend:
         """Make the backend; offline ones get the latency of simulated instances.
 
         Runs in a store have no virtual time, which is local to a process. `log` receives news of
         engines.
         """
-        models = self.models
-        how: dict[str, Any] = {"named": models.named, "sends_seed": self.llm_seed}
         if self.engine:
             # Imported here: its metrics take 40 ms to import, and few runs have a gateway.
             from metropolis.gateway.backend import LocalGateway
@@ -193,10 +202,16 @@ class RunOptions:
             engines = Fleet.uniform(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
             dispatcher = named(DISPATCHERS, self.dispatcher or "prefix")(engines)
             policy = named(POLICIES, self.policy or "kairos")()
-            plugins = policy, dispatcher
-            return LocalGateway(self.engine, *plugins, models.default, log=log, **how)
-        author = scenario.world.author
-        backend = connect(with_journal(self.llm), models.default, author=author, **how)
+            return LocalGateway(
+                self.engine,
+                policy,
+                dispatcher,
+                self.models.default,
+                named=self.models.named,
+                sends_seed=self.llm_seed,
+                log=log,
+            )
+        backend = self.connected(scenario)
         if self.store != MEMORY or not isinstance(backend, Scripted | Replay):
             return backend
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:

@@ -13,18 +13,22 @@ from typing import TypeVar
 
 from metropolis.gateway.engine_client import EngineClient, Reply
 from metropolis.gateway.engine_pool import EnginePool
-from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.exchange import ExchangeState
 from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
-from metropolis.gateway.models import UnknownModelError, model_named_in
+from metropolis.gateway.models import model_named_in
 from metropolis.gateway.programs import ProgramTracker
 from metropolis.gateway.promotions import Promotions
 from metropolis.gateway.request_parsing import ClientRequest, Resuming, from_http
-from metropolis.gateway.responses import Responses, UnknownResponseError
-from metropolis.gateway.scheduler_driver import QueueFullError, SchedulerDriver
+from metropolis.gateway.responses import Responses
+from metropolis.gateway.scheduler_driver import SchedulerDriver
+from metropolis.gateway.statuses import (
+    BAD_GATEWAY,
+    CLIENT_CLOSED,
+    TOO_MANY_REQUESTS,
+    status_of,
+)
 from metropolis.gateway.unordered_request import UnorderedRequest
-from metropolis.llm.base import UnreachableError
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError, RequestRefusedError
 from metropolis.reuse.base import CacheReuse
@@ -33,25 +37,8 @@ from metropolis.types import MetropolisError
 SWEEP_S = 1.0
 INLINE_BYTES = 64 << 10
 """Maximum size of a body parsed on the event loop, which takes at most 1 ms."""
-CLIENT_CLOSED, TOO_MANY_REQUESTS, BAD_GATEWAY, INTERNAL_ERROR = 499, 429, 502, 500
-STATUSES = (
-    ((asyncio.CancelledError, ConnectionError, GeneratorExit), CLIENT_CLOSED),
-    ((EngineLostError, UnreachableError), BAD_GATEWAY),
-    (QueueFullError, TOO_MANY_REQUESTS),
-    (RequestRefusedError, 400),
-    (PluginError, INTERNAL_ERROR),
-    ((UnknownModelError, UnknownResponseError), 404),
-    (MetropolisError, 400),
-    (BaseException, INTERNAL_ERROR),
-)
-"""Status codes in metrics of requests that no engine has answered completely, by exception."""
-
 
 T = TypeVar("T")
-
-
-def _status_of(error: BaseException) -> int:
-    return next(status for kind, status in STATUSES if isinstance(error, kind))
 
 
 class Gateway:
@@ -154,7 +141,7 @@ class Gateway:
             finally:
                 driver.close()
         except BaseException as error:
-            failure_status = _status_of(error)
+            failure_status = status_of(error)
             if not status or failure_status in (CLIENT_CLOSED, BAD_GATEWAY):
                 status = failure_status
             if isinstance(error, PluginError):
@@ -223,7 +210,7 @@ class Gateway:
         try:
             yield
         except MetropolisError as error:
-            self.metrics.requests["", "", _status_of(error)] += 1
+            self.metrics.requests["", "", status_of(error)] += 1
             raise
 
     async def _offloaded(self, size: int, function: Callable[[], T]) -> T:

@@ -19,19 +19,17 @@ from metropolis.gateway.connections import (
     TLSConnection,
     error_response,
 )
-from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.models import UnknownModelError, model_in
-from metropolis.gateway.proxy import CLIENT_CLOSED, Gateway
+from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.refusals import Refusals
 from metropolis.gateway.request_parsing import program_of, promoted_in
-from metropolis.gateway.responses import UnknownResponseError
 from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, PROMOTE, SERVER_INFO
 from metropolis.gateway.scheduler_driver import QueueFullError
+from metropolis.gateway.statuses import CLIENT_CLOSED, status_of
 from metropolis.gateway.streaming import stream
 from metropolis.gateway.unordered_request import redacted
 from metropolis.llm.placement import GATEWAY
-from metropolis.policy.faults import PluginError, RequestRefusedError
 from metropolis.types import MetropolisError
 
 HEALTH = "/health"
@@ -176,7 +174,7 @@ class Server:
         except UnknownModelError as error:
             return error_response(404, str(error), code="model_not_found")
         except MetropolisError as error:
-            return error_response(_status_of(error), str(error))
+            return error_response(status_of(error), str(error))
         except ConnectionError:
             return web.Response()  # the client disconnected
         except web.HTTPException as error:
@@ -306,14 +304,6 @@ class Server:
         return web.Response(
             text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
-
-
-def _status_of(error: MetropolisError) -> int:
-    if isinstance(error, PluginError):
-        return 400 if isinstance(error, RequestRefusedError) else 500
-    if isinstance(error, UnknownResponseError):
-        return 404
-    return 502 if isinstance(error, EngineLostError) else 400
 
 
 def _reason(error: OSError) -> str:
