@@ -171,7 +171,7 @@ def command(scenario: str, agents: int, steps: int, mean_s: float, seed: int, as
     if as_json:
         about = {"scenario": scenario, "agents": agents, "steps": steps}
         about |= {"mean_s": mean_s, "seed": seed}
-        measured = [asdict(run) | {"over_lockstep": speed_up(runs, run)} for run in runs]
+        measured = [asdict(run) | {"speedup_over_lockstep": speed_up(runs, run)} for run in runs]
         click.echo(json.dumps(about | {"equal": equal, "runs": measured}, indent=2))
     else:
         _print(runs, equal=equal)

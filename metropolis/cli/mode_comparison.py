@@ -21,8 +21,8 @@ class Compared:
 
     mode: str
     makespan_sim_s: float
-    over_lockstep: float | None
-    over_sequential: float | None
+    speedup_over_lockstep: float | None
+    speedup_over_sequential: float | None
     share_of_oracle: float | None
     share_of_oracle_values: float | None
 

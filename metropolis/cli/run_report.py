@@ -336,8 +336,8 @@ def _comparison_table(rows: Sequence[Compared]) -> Table:
         table.add_row(
             row.mode,
             _seconds(row.makespan_sim_s),
-            _or_dash(row.over_lockstep, ".2f"),
-            _or_dash(row.over_sequential, ".2f"),
+            _or_dash(row.speedup_over_lockstep, ".2f"),
+            _or_dash(row.speedup_over_sequential, ".2f"),
             _or_dash(row.share_of_oracle, ".0%"),
             _or_dash(row.share_of_oracle_values, ".0%"),
         )

@@ -165,6 +165,14 @@ def test_a_wrong_length_of_answers_is_one_sentence(text: str, sentence: str) -> 
     assert sentence in " ".join(result.output.split())
 
 
+def test_a_length_of_a_function_that_is_not_measured_is_refused() -> None:
+    command = ["--application", "RG", "--answer-tokens", "router=20"]
+    result = CliRunner().invoke(kairos.command, command)
+    assert result.exit_code == 2
+    sentence = "'router' is no function of RG; there are researcher, writer"
+    assert sentence in " ".join(result.output.split())
+
+
 def test_fewer_programs_fill_a_fleet_of_fewer_sequences() -> None:
     fleet = ("llama-3-8b/a40-tp1:1", "llama-3-8b/a40-tp1:1")
     few, some, many = (

@@ -7,7 +7,7 @@ with ablations and the accuracy of the order.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,13 @@ from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
 from metropolis.durable import reported
 from metropolis.names import did_you_mean
-from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, LENGTHS, TOKENS_MAX
+from metropolis.trace.generate.agentic import (
+    APPLICATIONS,
+    CO_LOCATED,
+    FUNCTIONS,
+    LENGTHS,
+    TOKENS_MAX,
+)
 
 LOADS = (1.0, 30.0, 50.0, 70.0, 90.0)
 """Per cent of queueing under Parrot; the paper's go from 0 to 90 % (§7.1)."""
@@ -53,6 +59,20 @@ def _medians(
             )
         medians[function] = int(tokens)
     return tuple(medians.items())
+
+
+def _check_functions(functions: Iterable[str], applications: Collection[str]) -> None:
+    """Refuse lengths of functions that none of the `applications` has."""
+    if CO_LOCATED in applications:
+        return
+    known = [name for application in applications for name in FUNCTIONS[application]]
+    for function in functions:
+        if function not in known:
+            raise click.BadParameter(
+                f"{function!r} is no function of {' and '.join(applications)}; there are "
+                f"{', '.join(known)}",
+                param_hint="'--answer-tokens'",
+            )
 
 
 @click.command("kairos")
@@ -124,6 +144,8 @@ def command(
     Instances are simulated; the lengths of programs are estimates. For the paper's larger model:
     --profile llama-2-13b/a40-tp1 --application co-located.
     """
+    applications = application or ALL
+    _check_functions(dict(answer_tokens), applications)
     fleet = fleet_of(instance, profile, instances)
     specs = instance or (f"{profile}:{instances}",)
     if keep is not None:
@@ -131,7 +153,7 @@ def command(
             keep.mkdir(parents=True, exist_ok=True)
     tasks = [
         (Bench(specs, sequences, minutes, history, seed, answer_tokens, keep), name, loads)
-        for seed, name in product(seeds, application or ALL)
+        for seed, name in product(seeds, applications)
     ]
     runs = in_processes(
         _measure, tasks, len(loads) * len(SYSTEMS), lambda task: f"{task[1]}, seed {task[0].seed}"

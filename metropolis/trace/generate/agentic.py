@@ -22,19 +22,19 @@ SPREAD = 0.35
 TOKENS_MAX = 2048
 
 TESTER = "QA engineer"
-# function -> (tokens of its instructions, median tokens of its answer)
-LENGTHS = {
-    "router": (180, 8),
-    "math expert": (120, 200),
-    "humanities expert": (120, 420),
-    "researcher": (200, 800),
-    "writer": (220, 1400),
-    "product manager": (250, 300),
-    "architect": (300, 420),
-    "project manager": (280, 180),
-    "engineer": (350, 480),
-    TESTER: (320, 140),
+# application -> function -> (tokens of its instructions, median tokens of its answer)
+FUNCTIONS = {
+    "QA": {"router": (180, 8), "math expert": (120, 200), "humanities expert": (120, 420)},
+    "RG": {"researcher": (200, 800), "writer": (220, 1400)},
+    "CG": {
+        "product manager": (250, 300),
+        "architect": (300, 420),
+        "project manager": (280, 180),
+        "engineer": (350, 480),
+        TESTER: (320, 140),
+    },
 }
+LENGTHS = {name: lengths for of in FUNCTIONS.values() for name, lengths in of.items()}
 REPAIRS_SHARE, REPAIRS_MAX = 0.35, 4
 
 
