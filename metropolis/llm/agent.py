@@ -312,8 +312,13 @@ class BlockingLLM:
         try:
             while (piece := self._wait(next_piece())) is not None:
                 yield piece
-        finally:
-            self._wait(pieces.aclose())
+        except GeneratorExit:  # perhaps collected in the thread of the loop, which must not wait
+            closing = pieces.aclose()
+            try:
+                asyncio.run_coroutine_threadsafe(self._await_with_hooks(closing), self._loop)
+            except RuntimeError:  # the run has ended
+                closing.close()
+            raise
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         call = asyncio.run_coroutine_threadsafe(self._await_with_hooks(coroutine), self._loop)

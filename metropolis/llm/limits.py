@@ -181,9 +181,13 @@ class Gate:
         self._paused_until = max(self._paused_until, loop.time() + wait_s)
 
     def hold(self, held: bool) -> None:
-        """Admit nothing while `held`."""
+        """Admit nothing while `held`; on the event loop."""
         self._is_held = held
         self._admit()
+
+    def release(self) -> None:
+        """End `hold` when the run has ended: the requests that wait are not sent."""
+        self._is_held = False
 
     def reservation(self, need: Need) -> Need:
         """The reservation of a request with that `need`."""

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -280,6 +281,8 @@ class _Field:
     hops: dict[int, int]
     edge: list[int]
     """The farthest nodes."""
+    radius: float = 0
+    """All nodes up to this distance are in `hops`."""
 
 
 class Hops:
@@ -300,6 +303,7 @@ class Hops:
                     )
         self.neighbours = tuple(tuple(sorted(of)) for of in sets)
         self._fields = lru_cache(maxsize=4096)(lambda node: _Field({node: 0}, [node]))
+        self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hops, (self.neighbours,)
@@ -326,12 +330,21 @@ class Hops:
     def _hops(self, node: int, radius: float) -> dict[int, int]:
         """The hops to all nodes within `radius`, and possibly to others."""
         field = self._fields(node)
-        while field.edge and field.hops[field.edge[0]] < radius:
-            steps = field.hops[field.edge[0]] + 1
-            beyond = [i for j in field.edge for i in self.neighbours[j] if i not in field.hops]
-            field.hops.update((i, steps) for i in beyond)
-            field.edge = list(dict.fromkeys(beyond))
+        if field.radius < radius:
+            with self._lock:  # runs in several threads may share the metric
+                self._extend(field, radius)
         return field.hops
+
+    def _extend(self, field: _Field, radius: float) -> None:
+        while field.radius < radius:
+            beyond = [i for j in field.edge for i in self.neighbours[j] if i not in field.hops]
+            if not beyond:
+                field.radius = math.inf
+                return
+            steps = field.hops[field.edge[0]] + 1
+            # A new dictionary: another thread may iterate over this one.
+            field.hops = field.hops | dict.fromkeys(beyond, steps)
+            field.edge, field.radius = list(dict.fromkeys(beyond)), steps
 
 
 def distance(metric: Metric, p: Position, q: Position) -> float:

@@ -24,8 +24,9 @@ resolved together (2v): the block radius is ``max(r, 2v)``, and agents at the sa
 within ``max(2v, joint_radius)``, where `joint_radius` is the distance within which the world lets
 two agents act together in a step.
 
-A step of v is rounded when a position is computed, so k steps may lead further than k*v: the block
-radius of both rules is larger by ROUNDING. Between whole numbers this changes nothing.
+Positions and distances are rounded. So k steps may lead further than k*v, and two writers of one
+thing, each at v from it, may be more than 2v apart: all radii that depend on v are larger by
+ROUNDING. Between whole numbers this changes nothing.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def conservative(
 
     It couples all agents that could act together: its radius is at least versioned's.
     """
-    radius = max(perception_radius, max_velocity) + max_velocity
-    return Rule(radius, radius + ROUNDING)
+    radius = max(perception_radius, max_velocity) + max_velocity + ROUNDING
+    return Rule(radius, radius)
 
 
 def versioned(
@@ -83,7 +84,7 @@ def versioned(
             f"the joint radius {joint:g} exceeds {block:g}, "
             "the larger of the perception radius and twice the velocity"
         )
-    return Rule(max(2 * max_velocity, joint), block + ROUNDING)
+    return Rule(max(2 * max_velocity + ROUNDING, joint), block + ROUNDING)
 
 
 def lockstep(

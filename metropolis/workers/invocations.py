@@ -138,7 +138,7 @@ class Invocation:
     def _raise(self, error: BaseException) -> None:
         """Note the invocation on `error`; wrap errors that would end asyncio or the interpreter."""
         if isinstance(error, asyncio.CancelledError):
-            if self.task is not None and not self.task.cancelling():
+            if self.task is None or not self.task.cancelling():
                 raise AgentError(f"{self}: {CANCELLED_FROM_WITHIN}") from error
             return
         if isinstance(error, KeyboardInterrupt) and is_ctrl_c():

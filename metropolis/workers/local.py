@@ -188,11 +188,10 @@ class LocalWorker:
                 if action is UNDECIDED:
                     part.undecided[name] = observation
                 part.actions[name] = action
-            if part.undecided:
-                part.actions |= {
-                    name: decided(action, step, name) for name, action in part.actions.items()
-                }
-            else:
+            part.actions |= {
+                name: decided(action, step, name) for name, action in part.actions.items()
+            }
+            if not part.undecided:
                 part.cluster = self._transaction(part, state)
                 invocation.switch(list(members), resolve, world)
                 part.resolving = resolve(part.cluster)

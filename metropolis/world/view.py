@@ -10,6 +10,7 @@ from typing import NoReturn
 import msgspec
 
 from metropolis.rules.metrics import Metric, distance
+from metropolis.rules.rules import ROUNDING
 from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.randomness import keyed_random
@@ -28,7 +29,7 @@ class Reach:
     @property
     def cluster_radius(self) -> float:
         """Distance within which two agents at the same step belong to one cluster."""
-        return max(2 * self.max_velocity, self.joint_radius)
+        return max(2 * self.max_velocity + ROUNDING, self.joint_radius)
 
 
 class Reads(msgspec.Struct, gc=False):

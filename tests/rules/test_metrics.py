@@ -1,6 +1,8 @@
 """Metrics against independent answers, and against their twins in C++."""
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import numpy as np
@@ -224,3 +226,26 @@ def test_metrics_by_name() -> None:
 def test_what_metrics_refuse(make, sentence: str) -> None:
     with pytest.raises(MetropolisError, match=sentence):
         make()
+
+
+def test_threads_may_share_a_graph() -> None:
+    line = [[j for j in (i - 1, i + 1) if 0 <= j < 400] for i in range(400)]
+    pairs = [(a, b, r) for r in (3, 50, 200) for a in range(0, 400, 7) for b in range(0, 400, 9)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(3):
+            metric = Hops(line)
+
+            def differing(metric: Hops = metric) -> list[tuple[int, int, int]]:
+                return [
+                    (a, b, r)
+                    for a, b, r in pairs
+                    if metric.within((a, 0), (b, 0), r, 0) != (abs(a - b) <= r)
+                    or len(metric.ball(a, r)) != min(a, r) + min(399 - a, r) + 1
+                ]
+
+            with ThreadPoolExecutor(4) as threads:
+                assert [*threads.map(lambda _: differing(), range(4))] == [[]] * 4
+    finally:
+        sys.setswitchinterval(interval)

@@ -69,7 +69,7 @@ def test_who_comes_into_sight_by_rounded_steps_blocked(
 
 
 def test_joint_radius() -> None:
-    assert versioned(4, 1, joint_radius=0) == Rule(2, 4 + ROUNDING)
+    assert versioned(4, 1, joint_radius=0) == Rule(2 + ROUNDING, 4 + ROUNDING)
     assert versioned(4, 1, joint_radius=3) == Rule(3, 4 + ROUNDING)
     with pytest.raises(MetropolisError, match=r"joint radius 5 exceeds 4"):
         versioned(4, 1, joint_radius=5)
@@ -81,7 +81,7 @@ def test_bounds() -> None:
 
 
 def test_rules_by_name() -> None:
-    assert rule_named("conservative", 4, 1) == Rule(5, 5 + ROUNDING)
+    assert rule_named("conservative", 4, 1) == Rule(5 + ROUNDING, 5 + ROUNDING)
     assert all(isinstance(rule_named(name, 4, 1), Rule) for name in RULES)
     with pytest.raises(MetropolisError, match="there is no rule 'eager'; there are lockstep, cons"):
         rule_named("eager", 4, 1)

@@ -98,6 +98,16 @@ class Asks(Changes):
         return {**await super().proceed(observation, llm), "asks": True}
 
 
+@dataclass
+class Remembers(Decides):
+    """All of them need no model; an answer changes what the next one is."""
+
+    def routine(self, observation: Any) -> Any:
+        said = self.plan.get("say", "nothing")
+        self.plan = {"walk": 1, "say": said[-20:], "asks": True}
+        return self.plan
+
+
 def run(kinds: Sequence[type[Changes]], mode: str, **options: Any) -> str:
     author: Backend = Scripted(lambda request, random: "yes " * random.randrange(1, 9))
     if not options:  # a store has real time
@@ -107,7 +117,7 @@ def run(kinds: Sequence[type[Changes]], mode: str, **options: Any) -> str:
     return simulation.run(12).history_sha256
 
 
-@pytest.mark.parametrize("kinds", [[Changes], [Goes], [Asks, Decides]])
+@pytest.mark.parametrize("kinds", [[Changes], [Goes], [Asks, Decides], [Remembers]])
 def test_every_mode_equals_lockstep(kinds: Sequence[type[Changes]]) -> None:
     expected = run(kinds, "lockstep")
     for mode in ("sequential", "out_of_order", "optimistic"):

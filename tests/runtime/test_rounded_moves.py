@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from metropolis import Agent, Client, Entity, Simulation, World
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.rules.metrics import MANHATTAN, Metric
 from metropolis.runtime.replays.modes import MODES
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet
@@ -87,3 +88,44 @@ def test_histories_equal_lockstep(velocity: float, radius: float, apart: int) ->
 )
 def test_random_histories_equal_lockstep(velocity: float, radius: float, apart: int) -> None:
     check(Line(velocity, max(radius, 2 * velocity), apart))
+
+
+class Pair(World):
+    """Both write a thing that is exactly the velocity away; their distance is rounded up."""
+
+    name = "pair"
+    metric: Metric = MANHATTAN
+    max_velocity = perception_radius = 0.7
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        places = {"a": (0.6, 0.8), "b": (-0.2, 0.2)}
+        bodies = [Entity(name, at, "agent") for name, at in places.items()]
+        return [*bodies, Entity("apple", (0.2, 0.5), "thing", {"by": None})]
+
+    def observe(self, view: Any) -> Any:
+        return view.entity("apple")["by"]
+
+    def resolve(self, cluster: Any) -> None:
+        for member in cluster:
+            member.write("apple", by=member.action)
+
+
+@dataclass
+class Writer(Agent):
+    name: str
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        for i in range(4 if (self.name == "a") == (self.step % 2 == 0) else 1):
+            await llm.chat(f"{observation} {i}")
+        return self.name
+
+
+def test_two_writers_of_one_thing_are_one_cluster() -> None:
+    def run_pair(mode: str, **options: Any) -> str:
+        client = Client(VirtualInstances(Scripted(), FLEET))
+        agents = [Writer("a"), Writer("b")]
+        return Simulation(Pair(), agents, client, mode=mode, **options).run(6).history_sha256
+
+    expected = run_pair("lockstep")
+    assert run_pair("out_of_order") == run_pair("optimistic") == expected
+    assert run_pair("out_of_order", rule="conservative") == expected

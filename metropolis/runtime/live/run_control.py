@@ -52,7 +52,7 @@ class RunControl:
     def end(self) -> None:
         """The run has ended."""
         self._loop = None
-        self._client.gate.hold(False)
+        self._client.gate.release()
 
     def pause(self) -> None:
         """Send no new call until `resume`; without effect unless `can_pause`."""

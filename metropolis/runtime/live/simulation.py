@@ -371,8 +371,10 @@ class Simulation:
             self.stopped = str(executor.failure)
         finally:
             self._interruption.wake = None
-            self.control.end()
-            loop.run_until_complete(executor.stop())
+            try:
+                loop.run_until_complete(executor.stop())
+            finally:
+                self.control.end()
 
     def _write(self, checkpointer: Checkpointer) -> None:
         if self.client.journal is not None:
