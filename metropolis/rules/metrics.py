@@ -330,21 +330,15 @@ class Hops:
     def _hops(self, node: int, radius: float) -> dict[int, int]:
         """The hops to all nodes within `radius`, and possibly to others."""
         field = self._fields(node)
-        if field.radius < radius:
-            with self._lock:  # runs in several threads may share the metric
-                self._extend(field, radius)
-        return field.hops
-
-    def _extend(self, field: _Field, radius: float) -> None:
         while field.radius < radius:
-            beyond = [i for j in field.edge for i in self.neighbours[j] if i not in field.hops]
-            if not beyond:
-                field.radius = math.inf
-                return
-            steps = field.hops[field.edge[0]] + 1
-            # A new dictionary: another thread may iterate over this one.
-            field.hops = field.hops | dict.fromkeys(beyond, steps)
-            field.edge, field.radius = list(dict.fromkeys(beyond)), steps
+            with self._lock:  # runs in several threads may share the metric
+                hops = field.hops
+                beyond = [i for j in field.edge for i in self.neighbours[j] if i not in hops]
+                steps = hops[field.edge[0]] + 1
+                field.hops = hops | dict.fromkeys(beyond, steps)  # others may iterate over the old
+                field.edge = list(dict.fromkeys(beyond)) or field.edge
+                field.radius = steps if beyond else math.inf
+        return field.hops
 
 
 def distance(metric: Metric, p: Position, q: Position) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from inspect import iscoroutine
 from itertools import chain
+from math import isfinite
 from typing import Any
 
 from msgspec.structs import replace
@@ -143,8 +144,13 @@ def has_routine(kind: type[Agent]) -> bool:
 def decided(action: Any, step: Step, name: str) -> Any:
     """A snapshot of the action that the agent `name` has decided on: it may change its own later.
 
-    Raises MetropolisError if the action cannot be copied.
+    Raises MetropolisError if the action cannot be copied, or is a number without a value.
     """
+    if isinstance(action, float) and not isfinite(action):
+        raise MetropolisError(
+            f"step {step}, agent {name!r}: its action is {action}, which JSON does not support; "
+            "return None or a finite number"
+        )
     try:
         return copied(action)
     except Exception as error:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import fields, is_dataclass
+from datetime import datetime, time
 from functools import cache, cached_property
 from inspect import getattr_static
 from typing import Any, get_type_hints
@@ -169,14 +170,17 @@ def _is_same(a: Any, b: Any, exact: bool) -> bool:
     """Whether two values are equal, and of equal types; see `check_saved`."""
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
-    if isinstance(a, np.generic):
-        return bool(np.array_equal(a, b))
     if type(a) is not type(b):
         return not exact and type(a) is int and type(b) is float and a == b
     if isinstance(a, Mapping):
         return _is_same(list(a.items()), list(b.items()), exact)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(_is_same(*both, exact) for both in zip(a, b, strict=True))
+    if isinstance(a, set | frozenset):
+        known = {item: item for item in b}
+        return a == b and all(_is_same(item, known[item], exact) for item in a)
+    if isinstance(a, datetime | time):  # equal ones may be of different zones
+        return a == b and a.fold == b.fold and repr(a.tzinfo) == repr(b.tzinfo)
     if is_dataclass(a):
         return all(_is_same(getattr(a, f.name), getattr(b, f.name), exact) for f in fields(a))
     return bool(a == b)

@@ -371,10 +371,8 @@ class Simulation:
             self.stopped = str(executor.failure)
         finally:
             self._interruption.wake = None
-            try:
-                loop.run_until_complete(executor.stop())
-            finally:
-                self.control.end()
+            loop.run_until_complete(executor.stop())
+            self.control.end()
 
     def _write(self, checkpointer: Checkpointer) -> None:
         if self.client.journal is not None:

@@ -25,7 +25,7 @@ from metropolis.store.memory import MemoryServer
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import SavedWhenRead, save
+from metropolis.world.saving import SavedWhenRead, check_saved, save
 
 MEMORY = "memory"
 _RECOVERY = (
@@ -107,7 +107,7 @@ class StoredRun:
         if self.info() is None:
             options = {"began_s": time.time() - now_s}
             if not self.shared:
-                minds = dict(enumerate(map(save, agents)) if minds is None else minds)
+                minds = _saved(agents) if minds is None else dict(minds)
             elif minds is None:
                 minds = SavedWhenRead(agents)
             begin_run(self.store, self._world, agents, minds, seed, start, last_step, options)
@@ -149,6 +149,15 @@ def begin_run(
         options,
     )
     store.begin(info, start.entities, minds, start.events)
+
+
+def _saved(agents: Sequence[Agent]) -> dict[AgentId, Any]:
+    """The minds by number; raises MetropolisError if workers would not restore one as it is."""
+    minds = {}
+    for number, agent in enumerate(agents):
+        minds[number] = save(agent)
+        check_saved(agent, minds[number])
+    return minds
 
 
 def stored_run(
