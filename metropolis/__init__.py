@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.types import CausalityError as CausalityError
     from metropolis.types import MetropolisError as MetropolisError
     from metropolis.world.appearance import Appearance as Appearance
+    from metropolis.world.base import UNDECIDED as UNDECIDED
     from metropolis.world.base import Agent as Agent
     from metropolis.world.base import World as World
     from metropolis.world.entities import Entity as Entity
@@ -57,6 +58,7 @@ _PUBLIC = {
     "Simulation": "metropolis.runtime.live.simulation",
     "StepRecord": "metropolis.world.record",
     "Transaction": "metropolis.world.transaction",
+    "UNDECIDED": "metropolis.world.base",
     "View": "metropolis.world.view",
     "Whisper": "metropolis.runtime.reruns.whisper",
     "World": "metropolis.world.base",

@@ -37,15 +37,16 @@ def is_explained(reference: Path, module: str, name: str) -> bool:
     """Whether it is there with its docstring, as the class or function that it is."""
     page = (reference / f"{module.replace('.', '/')}.html").read_text()
     found = re.search(rf'<section id="{name}">.*?</section>', page, re.DOTALL)
-    shown = r'<div class="attr (class|function)">.*<div class="docstring"><p>'
+    shown = r'<div class="attr (class|function|variable)">.*<div class="docstring"><p>'
     return found is not None and re.search(shown, found[0], re.DOTALL) is not None
 
 
 def test_the_api_reference_explains_every_public_name(reference: Path) -> None:
     for name in metropolis.__all__:
         what = getattr(metropolis, name)
-        module = "metropolis" if what.__name__ == name else what.__module__  # another name for it
-        assert is_explained(reference, module, what.__name__), name
+        of = getattr(what, "__name__", None)
+        module = "metropolis" if of == name else what.__module__  # a value, or another name for it
+        assert is_explained(reference, module, of or name), name
 
 
 def test_what_the_guide_to_the_reference_names_is_there(reference: Path) -> None:

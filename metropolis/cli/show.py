@@ -19,9 +19,9 @@ from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock
 from metropolis.cli.terminal import without_controls
-from metropolis.names import check_name
+from metropolis.names import check_name, cut
 from metropolis.runtime.reruns.state_at import agent_at, state_at
-from metropolis.types import Step
+from metropolis.types import MetropolisError, Step
 from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.world.base import Agent, Tables
 from metropolis.world.encoding import entity_to_json
@@ -62,7 +62,17 @@ def command(run: str, agent: str, at: Step | None, trust: bool, as_json: bool) -
 
 async def _tables(agent: Agent, step: Step) -> Tables:
     with Invocation(Invocations(), step, (agent.name,), agent.tables, agent):
-        return agent.tables()
+        tables: Any = agent.tables()
+        try:
+            return {
+                f"{title}": [{f"{of}": f"{cell}" for of, cell in row.items()} for row in rows]
+                for title, rows in tables.items()
+            }
+        except (AttributeError, TypeError):
+            raise MetropolisError(
+                f"tables() returned {cut(tables)}; it should map titles to lists of rows, which "
+                "map columns to texts"
+            ) from None
 
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:

@@ -149,12 +149,12 @@ class Completion(_Served):
         return copy
 
     def json(self) -> Any:
-        """The text parsed as JSON; raises MalformedError when it is not JSON."""
+        """The text parsed as JSON; raises NotJSONError when it is not JSON."""
         try:
             return msgspec.json.decode(self.text)
         except (ValueError, msgspec.DecodeError) as error:
             cut = " (truncated at max_tokens)" if self.finish_reason == "length" else ""
-            raise MalformedError(
+            raise NotJSONError(
                 f"the model's answer is not JSON{cut}: {error}: {self.text[:80]!r}"
             ) from None
 
@@ -189,6 +189,10 @@ class RefusedError(LLMError):
 
 class MalformedError(LLMError):
     """The answer violates the protocol or the request's format, after all retries."""
+
+
+class NotJSONError(MalformedError):
+    """The text of an answer is not JSON (`Completion.json`)."""
 
 
 class BudgetExhausted(LLMError):  # noqa: N818 -- the end of a budget is not an error

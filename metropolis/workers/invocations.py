@@ -16,6 +16,7 @@ from contextvars import ContextVar, Token
 from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
+from metropolis.llm.base import NotJSONError
 from metropolis.types import AgentError, CausalityError, MetropolisError, Step
 from metropolis.workers.event_loop import complete
 from metropolis.world.user_errors import describe_error, explain, explanation_of, single_error
@@ -40,7 +41,7 @@ class PendingCalls(Protocol):
     """Time at which the last call ended."""
 
 
-_WITHOUT_LINE = MetropolisError, CausalityError
+_WITHOUT_LINE = MetropolisError, CausalityError, NotJSONError
 """Errors whose sentence does not name the line of the code that is wrong."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from metropolis.names import cut
 from metropolis.types import MetropolisError, Position, Step
 
-_PLAIN = (str, int, float, bool, type(None))
+_PLAIN = (int, float, bool, type(None))
 
 
 def freeze(value: Any) -> Any:
@@ -32,13 +32,15 @@ def freeze(value: Any) -> Any:
         raise MetropolisError(
             f"a world's value is {value}, which JSON does not support; write None, or leave it out"
         )
+    if isinstance(value, str):
+        return checked_text(value)
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise MetropolisError(f"the key {key!r} of a world's value should be a text")
-        return MappingProxyType({key: freeze(item) for key, item in value.items()})
+        return MappingProxyType({checked_text(key): freeze(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
         return tuple(freeze(item) for item in value)
     if iscoroutine(value):
@@ -48,6 +50,22 @@ def freeze(value: Any) -> Any:
         f"{cut(value)} has the type {type(value).__name__}; a world's values are texts, numbers, "
         "None, and mappings and lists of these, so that they can be shared, saved and compared"
     )
+
+
+def checked_text(text: str) -> str:
+    """`text`. Raises MetropolisError if it cannot be written to a file.
+
+    Half of a character is no text: JSON and `surrogateescape` can make one.
+    """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise MetropolisError(
+                f"the text {cut(text)} contains {text[error.start]!r}, which is no character; "
+                "leave it out"
+            ) from None
+    return text
 
 
 def thaw(value: Any) -> Any:
@@ -100,6 +118,7 @@ class Entity:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.name))
+        freeze((self.name, self.kind))
         object.__setattr__(self, "state", _frozen_items(self.state, "the state of {!r}", self.name))
 
     def __reduce__(self) -> Any:
@@ -139,6 +158,7 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.source))
+        freeze(self.kind)
         data = _frozen_items(self.data, "the event {!r} of {!r}", self.kind, self.source)
         object.__setattr__(self, "data", data)
 

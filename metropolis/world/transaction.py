@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ulp
 from typing import Any
 
 from metropolis.rules.metrics import distance
@@ -89,7 +90,7 @@ class Member(View):
     def move(self, position: Position) -> None:
         """Move to `position`, at most the velocity away; visible from the next step on."""
         self._check_place(position)
-        if not self._reach.metric.within(self.position, position, 0, self._reach.max_velocity):
+        if not self._is_in_reach(position):
             far = distance(self._reach.metric, self.position, position)
             raise CausalityError(
                 f"{self._prefix()} moves from ({self.position[0]:g}, {self.position[1]:g}) to "
@@ -112,6 +113,8 @@ class Member(View):
         """
         if kind == AGENT:
             raise MetropolisError(f"{self._prefix()} adds an agent; all agents exist from step 0")
+        if "/" in kind:  # two agents could otherwise make the same name
+            raise MetropolisError(f"{self._prefix()} adds a {kind!r}; a kind contains no /")
         name = f"{kind}/{self.name}/{self.step}/{self._added}"
         place = self.position if position is None else position
         self._check_place(place)
@@ -139,6 +142,7 @@ class Member(View):
     async def ask(self, other: str, question: Any) -> Any:
         """Return the answer of the agent `other` (`Agent.answer`), within the joint radius.
 
+        Their positions at the beginning of the step count, also if the world has moved them since.
         None if no agent object exists, as when actions come from outside.
         """
         partner = self._transaction[other]
@@ -185,7 +189,7 @@ class Member(View):
 
     def _check_write(self, what: str, position: Position, name: str | None = None) -> None:
         reach = self._reach
-        if reach.metric.within(self.position, position, 0, reach.max_velocity):
+        if self._is_in_reach(position):
             return
         if name is not None:
             self.refused.add(name)
@@ -194,6 +198,12 @@ class Member(View):
             f"{self._prefix()} writes {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
             f"{far - reach.max_velocity:g} further than the velocity {reach.max_velocity:g}"
         )
+
+    def _is_in_reach(self, position: Position) -> bool:
+        """Whether `position` is at most the velocity away, but for the rounding of the sum."""
+        rounding = 2 * ulp(max(map(abs, (*self.position, *position))))
+        limit = self._reach.max_velocity + rounding
+        return self._reach.metric.within(self.position, position, 0, limit)
 
     def _put(self, entity: Entity) -> None:
         self._transaction.writes[entity.name] = entity

@@ -142,6 +142,8 @@ class Recording:
 
     def advance(self, floor: Step) -> Iterator[StepRecord]:
         """Record and yield the steps below `floor`, one by one."""
+        if self.directory is not None and floor > self.recorder.next_step:
+            self.directory.trace.unlink(missing_ok=True)  # of an earlier process: it lacks these
         for record in self.recorder.advance(floor):
             if self.directory is None:
                 self.history.append(record)

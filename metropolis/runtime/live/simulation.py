@@ -33,7 +33,7 @@ from metropolis.runtime.live.setup import (
     initial_entities,
     rule_of,
 )
-from metropolis.runtime.live.stored import Start, StoredRun, stored_run
+from metropolis.runtime.live.stored import Start, StoredRun, note_location, stored_run
 from metropolis.runtime.live.worker_pool import (
     SharedWorkerPool,
     WorkerPool,
@@ -83,8 +83,7 @@ class Simulation:
         configuration: RunConfiguration | None = None,
         **fields: Any,
     ) -> None:
-        configuration = replace(configuration or DEFAULTS, **fields)
-        self.configuration = configuration
+        self.configuration = configuration = replace(configuration or DEFAULTS, **fields)
         check_world_parts(world, agents)
         self.world, self.agents = world, list(agents)
         self.client = client_of(llm, world)
@@ -109,6 +108,7 @@ class Simulation:
             ray_address=configuration.ray_address,
         )
         self._recording.keep_answers(self.client)
+        note_location(self._stored, self._recording.directory)
         if not self._stored.shared:
             self._recording.checkpoint = self._attach_store(self._stored)
         self._initial = initial

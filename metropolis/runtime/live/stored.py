@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ from metropolis.world.entities import Entity, Event
 from metropolis.world.saving import SavedWhenRead, check_saved, save
 
 MEMORY = "memory"
+_UNNAMEABLE = re.compile(r"[^\w .,#%+=@()\[\]'-]+")
+"""Characters of a folder's name that its run's name in a store does not have."""
 _RECOVERY = (
     "restore the file as the run wrote it, or continue from the last checkpoint with --store "
     'memory, in Python with store="memory"'
@@ -182,8 +185,6 @@ def stored_run(
     if address is None:
         address = recorded.address
     if address == MEMORY:
-        if directory is not None:
-            _location_file(directory).unlink(missing_ok=True)
         return StoredRun(MEMORY, directory, MEMORY, world)
     if virtual:
         raise MetropolisError(
@@ -192,11 +193,21 @@ def stored_run(
     name = recorded.run or uuid.uuid4().hex[:12]
     if directory is not None:
         if not recorded.run:
-            name = f"{directory.root.resolve().name}-{name}"
+            name = f"{_UNNAMEABLE.sub('_', directory.root.resolve().name)}-{name}"
         if address == "embedded":
             address = f"embedded:{directory.root.resolve() / 'store'}"
-        _write_location(directory, _Location(portable_address(address, directory.root), name))
     return StoredRun(address, directory, name, world)
+
+
+def note_location(stored: StoredRun, directory: RunDirectory | None) -> None:
+    """Write into the run's folder where it is stored; the journal's lock excludes others."""
+    if directory is None:
+        return
+    if stored.address == MEMORY:
+        _location_file(directory).unlink(missing_ok=True)
+    else:
+        address = portable_address(stored.address, directory.root)
+        _write_location(directory, _Location(address, stored.name))
 
 
 def portable_address(address: str, run: Path) -> str:

@@ -15,7 +15,7 @@ from metropolis.runtime.live.setup import bodies, check_entities
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import copies_of, restore, save
+from metropolis.world.saving import check_names, copies_of, restore, save
 
 SHOWN_NAMES = 8
 T = TypeVar("T")
@@ -67,6 +67,8 @@ def edited(
             returned.close()
         raise MetropolisError("the edit is an async function or a generator; use a plain function")
     _check(moment, world, people, checkpoint)
+    for agent in people.values():
+        check_names(agent)
     minds_now, now = _minds(people.values()), moment.entities
     names = {name for name in people if minds[name] != minds_now[name]}
     names |= {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
@@ -102,6 +104,11 @@ def _check(
                 f"the edit has put {cut(found)} in the place of moment.{name}, which should stay "
                 f"a {kind.__name__}; change what is in it"
             )
+    if moment.step != checkpoint.step:
+        raise MetropolisError(
+            f"the edit has put {cut(moment.step)} in the place of moment.step, {checkpoint.step}; "
+            "a branch begins where --at says"
+        )
     for name, entity in moment.entities.items():
         if not isinstance(entity, Entity) or entity.name != name:
             raise MetropolisError(

@@ -27,8 +27,8 @@ def state_at(
     the run has not reached `at`, or if its steps cannot be reproduced.
     """
     origin = RunDirectory(Path(run))
+    step = origin.recorded_steps if at is None else at  # first: the run may go on meanwhile
     rerun = Rerun(origin, world, agents, {})
-    step = origin.recorded_steps if at is None else at
     check_step(origin, step)
     return checkpoint_at(rerun, agents, step, lambda _: None)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import iscoroutine
+from typing import Any
 
 from metropolis.names import check_name, check_text
 from metropolis.runtime.reruns.edit_context import Moment
 from metropolis.types import MetropolisError
+from metropolis.world.user_errors import describe_error, explain
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,17 @@ class Whisper:
     def __call__(self, moment: Moment) -> None:
         """Whisper. Raises MetropolisError if there is no such agent, or it hears no whispers."""
         check_name("agent", self.agent, list(moment.agents))
-        moment.agents[self.agent].whisper(self.text)
+        agent: Any = moment.agents[self.agent]
+        called = f"step {moment.step}, agent {self.agent!r}, in {type(agent).__name__}.whisper"
+        try:
+            returned = agent.whisper(self.text)
+        except Exception as error:
+            if not isinstance(error, MetropolisError):
+                explain(error, f"{called}: {describe_error(error, agent)}")
+            raise
+        if iscoroutine(returned):
+            returned.close()
+            raise MetropolisError(f"{called}: it is an async function; it should be a plain one")
 
     def __str__(self) -> str:
         return f"the whisper “{self.text}”"
