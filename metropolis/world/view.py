@@ -27,6 +27,11 @@ class Reach:
     joint_radius: float
 
     @property
+    def rounded_velocity(self) -> float:
+        """The most that a move may measure, rounded; for the controller, which takes up to 1e9."""
+        return min(self.max_velocity + ROUNDING, 1e9)
+
+    @property
     def cluster_radius(self) -> float:
         """Distance within which two agents at the same step belong to one cluster."""
         return max(2 * self.max_velocity + ROUNDING, self.joint_radius)

@@ -163,7 +163,9 @@ class OptimisticWorkerPool:
         steps = self._last_step - first
         positions = bodies(entities, names)
         speculation = NativeSpeculation(
-            native_controller(self._rule, world.metric, world.max_velocity, positions, steps),
+            native_controller(
+                self._rule, world.metric, world.reach.rounded_velocity, positions, steps
+            ),
             world.metric,
             world.reach.cluster_radius,
             names,

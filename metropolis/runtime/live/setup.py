@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import iscoroutine
 from math import inf, isfinite
@@ -47,12 +48,23 @@ def client_of(llm: Any, world: World) -> Client:
     return Client(backend)
 
 
+_ADDED = re.compile(r"[^/]*/(.+)/\d+/\d+")
+"""Names that `Member.add` makes."""
+
+
 def initial_entities(
     world: World, names: Sequence[str], seed: int, options: Mapping[str, Any]
 ) -> list[Entity]:
     """What `World.reset` returns. Raises MetropolisError unless it fits `names` and the metric."""
     entities = reset(world, seed, options)
     check_entities(world, entities, names)
+    for entity in entities:
+        added = _ADDED.fullmatch(entity.name)
+        if added is not None and added[1] in names:
+            raise MetropolisError(
+                f"{type(world).__name__}.reset returned an entity {entity.name!r}, a name that "
+                f"{added[1]!r} could give to a thing it adds; choose another name"
+            )
     return entities
 
 

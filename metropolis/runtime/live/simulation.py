@@ -286,7 +286,7 @@ class Simulation:
         configuration, world, store = self.configuration, self.world, self._stored.store
 
         def controller_of(nodes: Nodes) -> NativeController:
-            rule, metric, velocity = self._causality, world.metric, world.max_velocity
+            rule, metric, velocity = self._causality, world.metric, world.reach.rounded_velocity
             return NativeController.of_rule(
                 rule, metric, velocity, nodes.positions, last_step, steps=nodes.steps
             )
