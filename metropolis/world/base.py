@@ -155,11 +155,12 @@ class Agent(ABC):
         """
 
     def routine(self, observation: Any) -> Any:  # noqa: ARG002
-        """Return the action for this step if it needs no model; UNDECIDED: call `proceed`.
+        """Return the action for this step if it needs no model; else `metropolis.UNDECIDED`.
 
         Optional: it is the action that `proceed` would return, without its coroutine or thread, so
-        a class that redefines `proceed` redefines `routine`, too. If it returns UNDECIDED, it has
-        not changed the agent, except for what `proceed` would change likewise.
+        a class that redefines `proceed` redefines `routine`, too. After UNDECIDED the engine calls
+        `proceed`: `routine` has not changed the agent, except for what `proceed` would change
+        likewise.
         """
         return UNDECIDED
 

@@ -9,7 +9,7 @@ table gives the changing plan other loading times.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -166,15 +166,12 @@ def _by_loading(
 ) -> Iterable[dict[str, Any]]:
     """The changing plan, or else the fixed one, with multiples of the loading times."""
     phases = (plan.changing or plan.fixed).phases
+    allocations = [phase.allocation for phase in phases]
+    if len(allocations) == 1:  # a plan without changes loads its models once
+        allocations.insert(0, (None,) * len(plan.models.names))
     usual = LoadingTime()
     for factor in FACTORS:
-        loading = LoadingTime(
-            usual.base_s,
-            factor * usual.s_per_gb,
-            factor * usual.least_s,
-            factor * usual.most_s,
-            factor * usual.parallel_s,
-        )
+        loading = LoadingTime(**{name: factor * of for name, of in asdict(usual).items()})
         machine = Machine(loading=loading)
         judge = Judge(trace, Models(machine, plan.models.names), plan.mode, lambda _: None)
         yield {
@@ -182,9 +179,9 @@ def _by_loading(
             "agents": case.agents,
             "longest_load_s": max(
                 machine.load_s(name, each)
-                for phase in phases[1:] or phases
-                for name, each in zip(plan.models.names, phase.allocation, strict=True)
-                if each is not None
+                for before, after in zip(allocations, allocations[1:], strict=False)
+                for name, was, each in zip(plan.models.names, before, after, strict=True)
+                if each is not None and each != was
             ),
             "makespan_sim_s": judge.day(phases).makespan_sim_s,
             "fixed_sim_s": plan.fixed.makespan_sim_s,
