@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,7 @@ def _by_loading(
             "agents": case.agents,
             "longest_load_s": max(
                 machine.load_s(name, each)
-                for before, after in zip(allocations, allocations[1:], strict=False)
+                for before, after in pairwise(allocations)
                 for name, was, each in zip(plan.models.names, before, after, strict=True)
                 if each is not None and each != was
             ),
