@@ -23,6 +23,7 @@ import click
 
 from metropolis.bench import METROPOLIS, Number, server
 from metropolis.bench._scripted_answers import ScriptedAnswers
+from metropolis.durable import reported
 from metropolis.llm.placement import GATEWAY
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import make_scenario
@@ -84,7 +85,8 @@ def command(
         raise click.UsageError("--log draws its own answers; leave out --scenario")
     mean_s = mean_ms / 1000
     if log_file is not None:
-        log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with reported(log_file):
+            log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         asyncio.run(_serve(port, lambda: _Logged(mean_s, seed, log)))
     elif scenario is not None:
         answers = ScriptedAnswers(make_scenario(scenario, agents=agents, seed=seed))

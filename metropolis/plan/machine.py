@@ -192,6 +192,13 @@ def _candidates(machine: Machine, model: str) -> Iterable[tuple[int, Profile]]:
     """Tensor parallelism and a profile, where the weights fit."""
     shape, tensor_parallel_max = machine.shape(model), min(machine.gpus, machine.tp_max)
     own = {tp: profile for (name, tp), profile in machine.profiles.items() if name == model}
+    group = machine.nvlink_group
+    for tp in own if machine.gpus > group else ():
+        if group % tp and tp % group:
+            raise MetropolisError(
+                f"{model} has a profile for {tp} GPUs, but NVLink connects groups of {group} "
+                f"{machine.gpu}; the degree should divide {group} or be a multiple of it"
+            )
     if own:
         yield from ((tp, copy(own[tp])) for tp in sorted(own) if tp <= tensor_parallel_max)
         return

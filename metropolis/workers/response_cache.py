@@ -128,7 +128,8 @@ class StoredAnswers:
     def _send(self, agent: AgentId) -> None:
         if unsent := self._unsent.pop(agent, None):  # `end` has sent them already
             before = self._in_flight.get(agent)
-            self._in_flight[agent] = asyncio.ensure_future(self._store(unsent, before))
+            task = self._in_flight[agent] = asyncio.ensure_future(self._store(unsent, before))
+            task.add_done_callback(_read)
 
     async def _store(self, unsent: PaidAnswers, before: asyncio.Task[Any] | None) -> None:
         if before is not None:
@@ -149,3 +150,9 @@ class StoredAnswers:
 
 async def _end_of(task: asyncio.Task[Any]) -> None:
     await asyncio.wait([task])
+
+
+def _read(task: asyncio.Task[Any]) -> None:
+    """Take note of a failure: the run ends with it at the next commit of the agent."""
+    if not task.cancelled():
+        task.exception()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.plan.machine import ExecutionPlan, LoadingTime, Machine
+from metropolis.types import MetropolisError
 
 MODEL = "vicuna-13b"
 SECONDS = st.floats(0, 100)
@@ -37,3 +39,19 @@ def test_further_copies_never_shorten_loading(
     assert fewer <= more
     if (MODEL, tp) in loading_s and loading.copy_s > 0.01:
         assert fewer < more
+
+
+def test_a_degree_fits_the_groups_of_nvlink() -> None:
+    shape, profile = Machine().shape(MODEL), Machine().profile(MODEL, 1)
+    group = Machine().nvlink_group
+    assert group == 2
+
+    def plans(gpus: int, degree: int) -> list[tuple[int, int]]:
+        machine = Machine(gpus=gpus, shapes={MODEL: shape}, profiles={(MODEL, degree): profile})
+        return [(plan.dp, plan.tp) for plan in machine.plans(MODEL)]
+
+    assert plans(8, 4) == [(1, 4), (2, 4)]
+    assert plans(3, 2) == [(1, 2)]
+    for gpus, degree in ((3, 3), (6, 3), (8, 5)):
+        with pytest.raises(MetropolisError, match=f"a profile for {degree} GPUs, but NVLink conn"):
+            plans(gpus, degree)
