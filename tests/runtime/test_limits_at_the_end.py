@@ -79,8 +79,6 @@ def test_an_interrupted_pause_sends_no_call(mode: str) -> None:
 
 
 class Cancelling(Far):
-    where = "observe"
-
     def observe(self, view: Any) -> Any:
         if view.step == 3 and view.name == "a1":
             raise asyncio.CancelledError
