@@ -62,8 +62,8 @@ _SEED = click.option(
     "--hours",
     callback=_hours,
     metavar="FROM-TO",
-    help="Hours of the day. They are generated anew, and differ from these hours of a whole day of "
-    "the same seed; `metropolis replay --hours` cuts a trace.  [default: 0-24]",
+    help="Hours of the day to generate. A whole day of the same seed has other calls in these "
+    "hours; to cut a trace, use `metropolis replay --hours`.  [default: 0-24]",
 )
 @click.option("--radius", type=Number(0, LIMIT, min_open=True), help="Perception radius in tiles.")
 @MODEL

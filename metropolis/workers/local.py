@@ -187,10 +187,7 @@ class LocalWorker:
                     action = self._routine(agent, observation)
                 if action is UNDECIDED:
                     part.undecided[name] = observation
-                part.actions[name] = action
-            part.actions |= {
-                name: decided(action, step, name) for name, action in part.actions.items()
-            }
+                part.actions[name] = decided(action, step, name)
             if not part.undecided:
                 part.cluster = self._transaction(part, state)
                 invocation.switch(list(members), resolve, world)

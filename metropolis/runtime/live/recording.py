@@ -142,7 +142,7 @@ class Recording:
 
     def advance(self, floor: Step) -> Iterator[StepRecord]:
         """Record and yield the steps below `floor`, one by one."""
-        if self.directory is not None and floor > self.recorder.next_step:
+        if self.directory is not None and self.recorder.next_step == self._first_step < floor:
             self.directory.trace.unlink(missing_ok=True)  # of an earlier process: it lacks these
         for record in self.recorder.advance(floor):
             if self.directory is None:
