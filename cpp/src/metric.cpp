@@ -1,6 +1,7 @@
 #include "metropolis/metric.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -98,6 +99,15 @@ Tiles::Tiles(std::span<const std::uint8_t> walls, int width, int height, int hor
     : width_(width), height_(height), horizon_(horizon) {
   check_tiles(walls.size(), width, height, horizon);
   walls_ = std::make_shared<std::vector<std::uint8_t>>(walls.begin(), walls.end());
+  row_words_ = index_of_word(width - 1) + 2;
+  std::vector<std::uint64_t> open(row_words_ * static_cast<std::size_t>(height));
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      const std::uint64_t bit = std::uint64_t{!wall({x, y})} << x % 64;
+      open[static_cast<std::size_t>(y) * row_words_ + index_of_word(x)] |= bit;
+    }
+  }
+  open_ = std::make_shared<std::vector<std::uint64_t>>(std::move(open));
 }
 
 bool Tiles::stands(Position p) const {
@@ -133,25 +143,61 @@ Tiles::DistanceField Tiles::measure(Tile centre, int radius, const std::vector<T
   field.width = std::min(width_, centre.x + margin + 1) - field.x0;
   field.height = std::min(height_, centre.y + margin + 1) - field.y0;
   field.steps.assign(static_cast<std::size_t>(field.width * field.height), FAR);
-  std::vector<Tile> frontier, next_frontier;
-  Tile low = centre, high = centre;  // corners of the tiles that are reached
-  const auto reach = [&](Tile t, int steps) {
-    if (!field.covers(t) || wall(t) || field.at(t) != FAR) return;
-    field.at(t) = static_cast<std::uint8_t>(steps);
-    next_frontier.push_back(t);
-    low = {std::min(low.x, t.x), std::min(low.y, t.y)};
-    high = {std::max(high.x, t.x), std::max(high.y, t.y)};
-  };
-  for (const Tile start : starts) reach(start, 0);
-  for (int steps = 1; steps <= depth && !next_frontier.empty(); ++steps) {
-    frontier.swap(next_frontier);
-    next_frontier.clear();
-    for (const auto [x, y] : frontier) {
-      reach({x + 1, y}, steps);
-      reach({x - 1, y}, steps);
-      reach({x, y + 1}, steps);
-      reach({x, y - 1}, steps);
+  // A bit per tile, so that a word takes a step with 64 tiles at once. An empty word behind each
+  // row, and an empty row before the first and behind the last, spare tests of the window's edges.
+  const std::size_t words = index_of_word(field.width - 1) + 1, stride = words + 1;
+  const auto rows = static_cast<std::size_t>(field.height);
+  std::vector<std::uint64_t> unreached((rows + 2) * stride), frontier((rows + 2) * stride);
+  const std::uint64_t last_word = ~std::uint64_t{0} >> (63 - (field.width - 1) % 64);
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::uint64_t* const tiles = &unreached[(row + 1) * stride];
+    const int y = field.y0 + static_cast<int>(row);
+    for (std::size_t i = 0; i < words; ++i) {
+      tiles[i] = open_from({field.x0 + static_cast<int>(64 * i), y});
     }
+    tiles[words - 1] &= last_word;
+  }
+  std::vector<std::uint64_t> next = frontier;
+  Tile low = centre, high = centre;  // corners of the tiles that are reached
+  const auto reach = [&](std::size_t row, std::size_t word, std::uint64_t tiles, int steps) {
+    unreached[(row + 1) * stride + word] &= ~tiles;
+    const int x = field.x0 + static_cast<int>(64 * word), y = field.y0 + static_cast<int>(row);
+    low = {std::min(low.x, x + std::countr_zero(tiles)), std::min(low.y, y)};
+    high = {std::max(high.x, x + 63 - std::countl_zero(tiles)), std::max(high.y, y)};
+    std::uint8_t* const found = &field.at({x, y});
+    for (; tiles != 0; tiles &= tiles - 1) {
+      found[std::countr_zero(tiles)] = static_cast<std::uint8_t>(steps);
+    }
+  };
+  std::size_t top = rows, bottom = 0;  // the rows [top, bottom) hold everything reached so far
+  for (const Tile start : starts) {
+    const auto row = static_cast<std::size_t>(start.y - field.y0);
+    const std::size_t word = index_of_word(start.x - field.x0), i = (row + 1) * stride + word;
+    const std::uint64_t tile = std::uint64_t{1} << (start.x - field.x0) % 64 & unreached[i];
+    if (tile == 0) continue;
+    frontier[i] |= tile;
+    reach(row, word, tile, 0);
+    top = std::min(top, row);
+    bottom = std::max(bottom, row + 1);
+  }
+  bool grows = top < bottom;
+  for (int steps = 1; steps <= depth && grows; ++steps) {
+    grows = false;
+    if (top > 0) --top;
+    if (bottom < rows) ++bottom;
+    for (std::size_t row = top; row < bottom; ++row) {
+      std::size_t i = (row + 1) * stride;
+      for (std::size_t word = 0; word < words; ++word, ++i) {
+        const std::uint64_t beside = frontier[i] << 1 | frontier[i] >> 1 | frontier[i - 1] >> 63 |
+                                     frontier[i + 1] << 63 | frontier[i - stride] |
+                                     frontier[i + stride];
+        next[i] = beside & unreached[i];
+        if (next[i] == 0) continue;
+        reach(row, word, next[i], steps);
+        grows = true;
+      }
+    }
+    frontier.swap(next);
   }
   return field.cut(low, high);
 }

@@ -17,6 +17,7 @@ from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.encoding import EncodedCommit
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.pipelined_connection import PipelinedConnection
+from metropolis.store.restarts import Confirmed
 from metropolis.store.scripts import script
 from metropolis.types import AgentId, Dispatch, Step
 
@@ -33,6 +34,7 @@ class CommandStore(Store):
     """Of the run's keys."""
     shown: str
     """The server and the run, for messages."""
+    confirmed: Confirmed
 
     @abstractmethod
     def store_errors(self) -> AbstractContextManager[None]:
@@ -85,7 +87,9 @@ class AsyncRedisStore(AsyncStore):
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""
         about = self._redis.prefix, self._redis.shown
-        return await self._do(commands.acknowledgements(*about, after, wait_s, MOST))
+        found = await self._do(commands.acknowledgements(*about, after, wait_s, MOST))
+        self._redis.confirmed.read(found)
+        return found
 
     async def dispatch(
         self,
@@ -121,8 +125,19 @@ class AsyncRedisStore(AsyncStore):
             return found
 
     async def _run(self, command: commands.Script) -> object:
-        text, digest = script(command.name)
-        arguments = 1, self._redis.prefix, *command.arguments
+        confirmed, prefix = self._redis.confirmed, self._redis.prefix
+        try:
+            found = await self._evaluate(command.name, prefix, *command.arguments)
+        except redis.ResponseError as error:
+            if not confirmed.may_accept(error):
+                raise
+            await self._evaluate(*confirmed.accept(prefix))
+            found = await self._evaluate(command.name, prefix, *command.arguments)
+        return confirmed.result(command.name, found)
+
+    async def _evaluate(self, name: str, prefix: str, *given: object) -> object:
+        text, digest = script(name)
+        arguments = 1, prefix, *given
         try:
             return await self._commands.ask("EVALSHA", digest, *arguments)
         except redis.exceptions.NoScriptError:

@@ -3,7 +3,10 @@
 All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together on one server.
 
     info            JSON: RunInfo
-    state           hash: fence, holder, until_ms (the controller's lease); floor, released,
+    state           hash: fence, holder, until_ms (the controller's lease); server (the id of the
+                    server that the controller knows), restarts (of the server, if any), changes
+                    (number of its calls of dispatch, collect, keep, retract since it took the
+                    lease); floor, released,
                     newest (the greatest step an agent has had), kept_step, mark (of its
                     beginning), retractable (1: yes)
     counts          hash: event -> number of occurrences
@@ -40,6 +43,10 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     stale           sorted set: entity by the step below which a part of it can be dropped
     events:STEP     hash: cell -> lines of JSON: what STEP perceives there
 
+A server that was restarted may have lost its newest commits, while the processes of the run know
+them. Its id differs then from `server`, and every change is refused until the controller has
+compared what it knows (accept.lua).
+
 Agents are ids, times are the server's. Every change is one script in lua/, and each call may be
 resent after a lost reply: redis-py resends after a timeout.
 """
@@ -67,6 +74,7 @@ from metropolis.store.base import (
     Nodes,
     RunInfo,
     StoreError,
+    StoreUnavailableError,
 )
 from metropolis.store.cells import Cells
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
@@ -88,6 +96,7 @@ from metropolis.store.encoding import (
 )
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.redis_inspection import inspection_of
+from metropolis.store.restarts import RESTARTED, Confirmed
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
@@ -110,6 +119,7 @@ class RedisStore(CommandStore):
         self.prefix = prefix_of(run)
         self.shown = f"{shown(url)}: the run {run!r}"
         self._known: tuple[RunInfo, Cells] | None = None
+        self.confirmed = Confirmed()
 
     @contextmanager
     def store_errors(self) -> Iterator[None]:
@@ -128,6 +138,16 @@ class RedisStore(CommandStore):
                     ) from None
                 if code == "HELD":
                     raise StoreError(f"{where}: the run {self._name!r} is held by {rest}") from None
+                if code == RESTARTED:
+                    raise StoreUnavailableError(
+                        f"{where}: the server was restarted, and the controller of the run "
+                        f"{self._name!r} has not confirmed yet that nothing is lost"
+                    ) from None
+                if code == "LOST":
+                    raise StoreError(
+                        f"{where}: the server was restarted and has lost its newest commits of the "
+                        f"run {self._name!r}; resume it"
+                    ) from None
                 if code == "FINAL":
                     raise StoreError(
                         f"{where}: commits of the run {self._name!r} are final; it was not begun "
@@ -145,7 +165,14 @@ class RedisStore(CommandStore):
 
     def _call(self, name: str, *arguments: Any) -> Any:
         with self.store_errors():
-            return call(self._client, name, self.prefix, *arguments)
+            try:
+                found = call(self._client, name, self.prefix, *arguments)
+            except redis.ResponseError as error:
+                if not self.confirmed.may_accept(error):
+                    raise
+                call(self._client, *self.confirmed.accept(self.prefix))
+                found = call(self._client, name, self.prefix, *arguments)
+            return self.confirmed.result(name, found)
 
     def _do(self, steps: commands.Call[T]) -> T:
         reply = None
@@ -197,7 +224,9 @@ class RedisStore(CommandStore):
 
     def take_lease(self, holder: str, ttl_s: float) -> int:
         """See Store."""
-        return int(self._call("lease", "take", holder, ms(ttl_s)))
+        fence = int(self._call("lease", "take", holder, ms(ttl_s)))
+        self.confirmed = Confirmed(fence)
+        return fence
 
     def renew_lease(self, fence: int, ttl_s: float) -> None:
         """See Store."""
@@ -227,7 +256,9 @@ class RedisStore(CommandStore):
 
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
-        return self._do(commands.acknowledgements(self.prefix, self.shown, after, wait_s, most))
+        found = self._do(commands.acknowledgements(self.prefix, self.shown, after, wait_s, most))
+        self.confirmed.read(found)
+        return found
 
     def nodes(self) -> Nodes:
         """See Store."""
@@ -261,7 +292,9 @@ class RedisStore(CommandStore):
 
     def kept_minds(self) -> dict[AgentId, Any]:
         """See Store."""
-        return self._minds("kept")
+        kept = self._minds("kept")
+        self._call("nodes", 1)  # refused if the server has lost them with a restart
+        return kept
 
     # --- workers
 

@@ -87,7 +87,11 @@ class ClaimingWorker:
             with Heartbeat(self._lease_s, self._renew):
                 async with asyncio.TaskGroup() as group:
                     while not self._is_complete():
-                        await self._claim_more(group)
+                        try:
+                            await self._claim_more(group)
+                        except BaseException:
+                            self._ending = True  # later cancellations are due to this failure
+                            raise
                     self._ending = True
                     for held in self._open.values():
                         held.cancel()
@@ -105,7 +109,6 @@ class ClaimingWorker:
     async def _claim_more(self, group: asyncio.TaskGroup) -> None:
         """Claim ready clusters, first those that no other worker ran last."""
         if self._failure is not None:
-            self._ending = True  # later cancellations are due to this failure
             raise self._failure
         while len(self._open) >= self._claims_max:
             self._capacity.clear()

@@ -17,7 +17,7 @@ import pytest
 from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.server import RedisServer
-from tests.store.lines import begin, claimed, commit, dispatch
+from tests.store.lines import LEASE_S, begin, claimed, commit, dispatch
 from tests.waiting import eventually, has_ended
 
 START = """
@@ -222,9 +222,15 @@ def test_a_run_outlives_its_server(tmp_path: Path) -> None:
         _, url = said(owner).split()
         store = RedisServer(url).store("long")
         assert list(store.nodes().steps) == [1, 1]
+        with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
+            dispatch(store, fence, 1, 0, 1)
+        fence = store.take_lease("test", 0)
         dispatch(store, fence, 1, 0, 1)
     with EmbeddedServer(tmp_path) as server:  # after the killed owner's server ended
         store = server.store("long")
+        with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
+            store.claim("test", LEASE_S)
+        store.take_lease("test", 0)
         assert commit(store, claimed(store))
         assert list(store.nodes().steps) == [2, 2]
 

@@ -1,149 +1,159 @@
-"""A snapshot shows a cluster's members exactly what the whole world's state would show them."""
+"""A server that is restarted during a run, with or without its newest commits."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from math import inf
-from random import Random
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from metropolis.rules.metrics import Hops
-from metropolis.store.base import RunInfo, Server
-from metropolis.store.cells import reach_of
-from metropolis.store.claim import Claim, StateSnapshot
-from metropolis.store.execution import Execution
-from metropolis.types import Dispatch, Position
-from metropolis.world.entities import AGENT, Entity, Event
-from metropolis.world.state import State
-from metropolis.world.view import Reach, View
-from tests.world.geometries import METRIC_NAMES, random_metric
-
-NAMES = ["ann", "bob", "cem", "dee", "eve"]
+from metropolis.store import commands
+from metropolis.store.base import Store, StoreError, StoreUnavailableError
+from metropolis.store.claim import Claim, Lookahead
+from metropolis.store.commands import claim_token
+from metropolis.store.redis import RedisStore
+from metropolis.types import Dispatch
+from metropolis.world.parts import from_parts
+from tests.store.lines import LEASE_S, begin, claimed, commit, dispatch, execution_of
+from tests.store.snapshot_server import SnapshotServer
 
 
-class Walk:
-    """Agents that walk, write and sing in random order, both in a store and in a State."""
-
-    def __init__(self, random: Random, server: Server, metric_name: str) -> None:
-        self.random = random
-        self.metric, self.places = random_metric(random, metric_name)
-        radius = random.choice([0, 1, 2.5, 4, inf])
-        velocity = random.choice([1, 1, 3])
-        self.reach = Reach(self.metric, radius, velocity, radius)
-        entities = [Entity(name, random.choice(self.places), AGENT) for name in NAMES]
-        entities += [Entity(f"stone{i}", random.choice(self.places)) for i in range(5)]
-        self.known = [entity.name for entity in entities]
-        events = [Event(6, "ann", random.choice(self.places), "sang", {"verse": i}) for i in (0, 1)]
-        self.state = State(self.metric, radius, entities, 7)
-        self.state.restore_events(events)
-        self.run = uuid.uuid4().hex
-        self.server = server
-        self.store = server.store(self.run)
-        graph = self.metric.neighbours if isinstance(self.metric, Hops) else None
-        reached = reach_of(radius, velocity)
-        info = RunInfo("walk", 1, tuple(NAMES), 7, 99, self.metric.name, reached, graph)
-        self.store.begin(info, entities, dict.fromkeys(range(len(NAMES))), events)
-        self.fence = self.store.take_lease("walk", 60)
-
-    def step(self) -> None:
-        """Run one cluster of agents at the same step, not too far ahead of the others."""
-        steps = self.store.nodes().steps
-        at = self.random.choice([step for step in set(steps) if step < min(steps) + 4])
-        standing = [agent for agent in range(len(NAMES)) if steps[agent] == at]
-        cluster = sorted(self.random.sample(standing, self.random.randint(1, len(standing))))
-        self.store.dispatch(self.fence, [Dispatch(at, tuple(cluster))], {}, min(steps))
-        claim = self.store.claim("walk", 60)
-        assert claim is not None
-        self.compare(claim.snapshot, [NAMES[agent] for agent in cluster])
-        self.commit(claim)
-        if self.random.random() < 0.3:
-            floor = min(self.store.nodes().steps)
-            self.store.collect(self.fence, floor)
-            self.state.collect(floor)
-
-    def commit(self, claim: Claim) -> None:
-        writes: dict[str, Entity | None] = {}
-        events = []
-        for agent in claim.agents:
-            name, step = NAMES[agent], claim.step
-            body = self.state.entity(name, step)
-            assert body is not None
-            near = [p for p in self.places if self.metric.within(body.position, p, 0, 1)]
-            writes[name] = Entity(name, self.random.choice(near), AGENT, {"at": step + 1})
-            letter = f"{name}'s letter"
-            if self.random.random() < 0.7:
-                gone = self.random.random() < 0.3
-                writes[letter] = (
-                    None if gone else Entity(letter, self.random.choice(near), state={"n": step})
-                )
-            events += [
-                Event(step, name, self.random.choice(near), "sang", {"verse": verse})
-                for verse in range(self.random.randint(0, 3))
-            ]
-        minds = {agent: {} for agent in claim.agents}
-        execution = Execution(claim.step, claim.agents, {}, writes, events, {}, minds)
-        self.state.commit(claim.step, writes, events)
-        self.known = sorted({*self.known, *writes})
-        assert self.store.commit(claim, execution)
-
-    def compare(self, piece: StateSnapshot, members: list[str]) -> None:
-        cut = piece.state(self.metric, self.reach.perception_radius)
-        for name in members:
-            whole_view, cut_view = (
-                View(state, self.reach, 1, piece.step, name) for state in (self.state, cut)
-            )
-            assert cut_view.me == whole_view.me
-            assert cut_view.agents() == whole_view.agents()
-            assert cut_view.things() == whole_view.things()
-            assert cut_view.events() == whole_view.events()
-            assert cut_view.reads == whole_view.reads
-            self.compare_names(cut, cut_view.position, piece.step)
-
-    def compare_names(self, cut: State, position: Position, step: int) -> None:
-        """Check lookups by name within reading and writing distance."""
-        for name in self.known:
-            version = self.state.version(name, step)
-            entity = version and version[1]
-            if entity is None:
-                assert cut.entity(name, step) is None
-            elif self.metric.perceives(
-                position, entity.position, self.reach.perception_radius
-            ) or self.metric.within(position, entity.position, 0, self.reach.max_velocity):
-                assert cut.version(name, step) == version
-
-    def compare_worlds(self) -> None:
-        floor = min(self.store.nodes().steps)
-        assert self.store.world(floor) == self.state.at(floor)
+@pytest.fixture
+def server() -> Iterator[SnapshotServer]:
+    with SnapshotServer() as server:
+        yield server
 
 
-@pytest.mark.parametrize("kind", ["memory", "valkey"])
-@pytest.mark.parametrize("metric", METRIC_NAMES)
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_slices_are_the_world_that_the_members_see(
-    server_of: Callable[[str], Server], metric: str, kind: str, seed: int
+def read_a_commit(store: Store, fence: int) -> None:
+    assert commit(store, claimed(store))
+    assert len(store.acknowledgements("0", 0)) == 1
+
+
+def dispatch_more(store: Store, fence: int) -> None:
+    dispatch(store, fence, 0, 1)
+
+
+def take_the_lease(store: Store, fence: int) -> None:
+    assert store.take_lease("test", 0) == fence + 1
+
+
+def keep_minds(store: Store, fence: int) -> None:
+    assert store.keep_minds(fence, 5)
+
+
+@pytest.mark.parametrize("change", [read_a_commit, dispatch_more, take_the_lease, keep_minds])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store, fence: store.acknowledgements("0-1", 0),
+        lambda store, fence: dispatch(store, fence, 0, 1),
+        lambda store, fence: store.renew_lease(fence, 1),
+        lambda store, fence: store.keep_minds(fence, 7),
+        lambda store, fence: store.kept_minds(),
+        lambda store, fence: store.collect(fence, 0),
+        lambda store, fence: store.claim("test", LEASE_S),
+    ],
+)
+def test_a_controller_notices_what_is_lost(
+    server: SnapshotServer,
+    change: Callable[[Store, int], None],
+    call: Callable[[Store, int], Any],
 ) -> None:
-    walk = Walk(Random(seed), server_of(kind), metric)
-    for _ in range(25):
-        walk.step()
-    walk.compare_worlds()
-    walk.store.release_lease(walk.fence)
-    walk.server.remove(walk.run)
+    store = server.store("run")
+    fence = begin(store, 2)
+    dispatch(store, fence, 0, 0)
+    server.save()
+    change(store, fence)
+    server.restart()
+    fence += change is take_the_lease
+    for _ in range(2):
+        with pytest.raises(StoreError, match="has lost its newest commits"):
+            call(store, fence)
+    assert list(store.nodes().steps) == [0, 0]  # readers go on
+    assert store.world(0)[0]
 
 
-def test_a_slice_is_no_more_than_the_surroundings(server: Server) -> None:
-    run = uuid.uuid4().hex
-    store = server.store(run)
-    info = RunInfo("grid", 1, ("ann",), 0, 9, "chebyshev", 2.0)
-    far: list[Position] = [(x, y) for x in range(100) for y in range(100)]
-    stones = [Entity(f"{x} {y}", (x, y)) for x, y in far]
-    store.begin(info, [Entity("ann", (50, 50), AGENT), *stones], {0: None})
-    store.dispatch(store.take_lease("me", 0), [Dispatch(0, (0,))], {}, 0)
-    claim = store.claim("me", 60)
-    assert claim is not None
-    assert 26 <= len(claim.snapshot.versions) <= 1 + 12 * 12
-    server.remove(run)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_controller_accepts_a_server_that_has_lost_nothing(
+    server: SnapshotServer, asynchronous: bool
+) -> None:
+    store = server.store("run")
+    fence = begin(store, 2)
+    dispatch(store, fence, 0, 0)
+    read_a_commit(store, fence)
+    server.save()
+    server.restart()
+    worker = server.store("run")
+    with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
+        worker.claim("test", LEASE_S)
+    if asynchronous:
+
+        async def dispatch_again() -> None:
+            other = store.async_store()
+            await other.dispatch(fence, [Dispatch(1, (0,))], {}, 0)
+            await other.close()
+
+        asyncio.run(dispatch_again())
+    else:
+        dispatch(store, fence, 1, 0)
+    assert commit(worker, claimed(worker))
+    assert list(store.nodes().steps) == [2, 0]
+
+
+def test_commits_that_only_a_worker_knows_are_repeated(server: SnapshotServer) -> None:
+    """The worker's copy of the mind is ahead, so its claim contains the mind."""
+    store, worker = server.store("run"), server.store("run")
+    fence = begin(store, 1)
+    dispatch(store, fence, 0, 0)
+    assert commit(worker, claimed(worker))
+    store.dispatch(fence, [Dispatch(1, (0,))], {}, 0, {0: Lookahead(9, (0, 0), 1.0)})
+    server.save()
+    held = claimed(worker)
+    assert not held.minds
+    ahead = worker.commit(held, execution_of(held), lease_s=LEASE_S)
+    assert ahead
+    server.restart()
+    with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
+        worker.commit(held, execution_of(held))
+    assert store.acknowledgements("0", 0)
+    assert store.acknowledgements(store.nodes().last_id, 0) == []  # the controller accepts
+    assert not worker.commit(held, execution_of(held))
+    again = claimed(worker)
+    assert from_parts(again.minds[0])["step"] == 1
+    assert commit(worker, again)
+
+
+def test_a_cluster_that_came_back_in_the_inbox(server: SnapshotServer) -> None:
+    """The snapshot contains the reply to an earlier call, which the worker has used."""
+    store = server.store("run")
+    assert isinstance(store, RedisStore)
+    fence = begin(store, 1)
+    dispatch(store, fence, 0, 0)
+    assert commit(store, claimed(store))
+
+    def waits() -> tuple[commands.Call[list[Claim]], commands.BlockingCommand]:
+        calls = commands.claims(store.prefix, "test", LEASE_S, 5.0, 0, 1, own=True)
+        asked = next(calls)
+        assert isinstance(asked, commands.Script)
+        waiting = calls.send(store._call(asked.name, *asked.arguments))
+        assert isinstance(waiting, commands.BlockingCommand)
+        return calls, waiting
+
+    calls, waiting = waits()
+    dispatch(store, fence, 1, 0)
+    server.save()
+    with pytest.raises(StopIteration) as returned:
+        calls.send(server.client.execute_command(*waiting.arguments))
+    (claim,) = returned.value.value
+    assert commit(store, claim)
+    calls, waiting = waits()
+    server.restart()
+    popped = server.client.execute_command(*waiting.arguments)
+    assert popped is not None
+    again = calls.send(popped)
+    assert isinstance(again, commands.Script)
+    store._call("hold", claim.id, claim_token(claim), -1)
+    repeated = claimed(store)
+    assert repeated.step == 1
+    assert from_parts(repeated.minds[0])["step"] == 1

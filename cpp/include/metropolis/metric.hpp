@@ -138,6 +138,13 @@ class Tiles {
            static_cast<std::size_t>(t.x);
   }
   bool wall(Tile t) const { return (*walls_)[index(t)] != 0; }
+  // The tiles (x, y) to (x + 63, y), from the lowest bit on; 1: no wall.
+  std::uint64_t open_from(Tile t) const {
+    const std::size_t word = static_cast<std::size_t>(t.y) * row_words_ + index_of_word(t.x);
+    const int shift = t.x % 64;
+    const std::uint64_t low = (*open_)[word] >> shift;
+    return shift == 0 ? low : low | (*open_)[word + 1] << (64 - shift);
+  }
   // The walkable tiles of the square of `radius` around `centre`.
   std::vector<Tile> square(Tile centre, int radius) const;
   // Steps from the nearest of `starts`, which lie within `radius` of `centre`, up to `depth`.
@@ -150,8 +157,12 @@ class Tiles {
   int extent() const { return std::max(width_, height_); }
 
  private:
+  static std::size_t index_of_word(int x) { return static_cast<std::size_t>(x) / 64; }
+
   std::shared_ptr<const std::vector<std::uint8_t>> walls_;
+  std::shared_ptr<const std::vector<std::uint64_t>> open_;  // a bit per tile, rows of row_words_
   int width_, height_, horizon_;
+  std::size_t row_words_;  // one more than the tiles of a row need
   mutable FieldCache<DistanceField> fields_;
 };
 

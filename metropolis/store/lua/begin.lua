@@ -7,7 +7,7 @@ if call('EXISTS', run .. 'info') == 1 then
 end
 call('SET', run .. 'info', take())
 local retractable, step = take(), take()
-call('HSET', run .. 'state', 'mark', mark, 'retractable', retractable)
+call('HSET', run .. 'state', 'mark', mark, 'retractable', retractable, 'server', server_id())
 call('HSET', run .. 'state', 'fence', 0, 'floor', step, 'released', step, 'newest', step)
 write_nodes(step, false)
 write_versions(step)

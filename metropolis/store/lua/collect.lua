@@ -8,7 +8,7 @@ if refused then
 end
 local below, before = take_number(), tonumber(state('released'))
 if below <= before then
-  return 0
+  return changed(0)
 end
 local entries = call('ZRANGEBYSCORE', run .. 'acked', '-inf', '(' .. below)
 all('XDEL', run .. 'acks', entries)
@@ -62,4 +62,4 @@ all('HDEL', run .. 'sinces', gone)
 all('HSET', run .. 'sinces', lists, 2)
 all('ZADD', run .. 'stale', later, 2)
 call('HSET', run .. 'state', 'released', below)
-return 1
+return changed(1)

@@ -3,8 +3,9 @@
 -- versions, events, purchases, answers to keep. Returns 1 if this claim has committed it, else 0;
 -- the result of `described` for the next step if the worker continues and its lookahead has grown.
 
-local about = call('HMGET', run .. 'state', 'fence', 'newest', 'kept_step', 'retractable')
-local refused = refusal(nil, about[1])
+local wanted = { 'fence', 'server', 'newest', 'kept_step', 'retractable', 'restarts' }
+local about = call('HMGET', run .. 'state', unpack(wanted))
+local refused = refusal(nil, about)
 if refused then
   return refused
 end
@@ -23,9 +24,10 @@ end
 if mine then
   return 1
 end
-local retractable = about[4] == '1'
+local retractable = about[5] == '1'
 local holder = call('HGET', run .. 'claims', id)
-local late = not holder and not retractable and call('ZSCORE', run .. 'ready', id)
+local keeps_claims = not (retractable or about[6])
+local late = not holder and keeps_claims and call('ZSCORE', run .. 'ready', id)
 local held = holder == claim or late
 if not (due and held and call('HGET', run .. 'clusters', id) == text) then
   count('refused')
@@ -35,7 +37,7 @@ end
 withdraw(id, members)
 local following = string.format('%d', step + 1)
 local before = retractable and {}
-write_nodes(following, about[3] == following, before)
+write_nodes(following, about[4] == following, before)
 local names = write_versions(following)
 write_events(following)
 local until_step = members[2] and 0 or lookahead_of(members[1])
@@ -58,7 +60,7 @@ if retractable then
   end
   all('HSET', run .. 'before:' .. step, replaced, 2)
 end
-if tonumber(about[2]) < tonumber(following) then
+if tonumber(about[3]) < tonumber(following) then
   call('HSET', run .. 'state', 'newest', following)
 end
 count_bought()

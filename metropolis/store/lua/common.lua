@@ -35,16 +35,55 @@ local function count_bought()
   end
 end
 
+-- The id of the server, which changes with a restart.
+local function server_id()
+  return string.match(call('INFO', 'server'), 'run_id:(%x+)')
+end
+
 -- The error of a missing run, or of another controller's fence; `fence` is optional, `current` is
--- given if the caller has read it.
-local function refusal(fence, current)
+-- given if the caller has read it. A fence that is yet to be given was lost with a restart.
+local function missing(fence, current)
   current = current or state('fence')
   if not current then
     return redis.error_reply('NORUN')
   end
+  if fence and tonumber(fence) > tonumber(current) then
+    return redis.error_reply('LOST')
+  end
   if fence and fence ~= current then
     return redis.error_reply('FENCED ' .. (state('holder') or ''))
   end
+end
+
+-- The error of `missing`, or of a server that was restarted and may have lost commits, as long as
+-- the controller has not accepted what is left. `about` is given if the caller has read it: fence,
+-- server.
+local function refusal(fence, about)
+  about = about or call('HMGET', run .. 'state', 'fence', 'server')
+  local refused = missing(fence, about[1])
+  if refused then
+    return refused
+  end
+  if about[2] ~= server_id() then
+    return redis.error_reply('RESTARTED')
+  end
+end
+
+-- The reply to a controller's change: the number of its changes, and the result.
+local function changed(result)
+  return { call('HINCRBY', run .. 'state', 'changes', 1), result }
+end
+
+local function last_acknowledgement()
+  if call('EXISTS', run .. 'acks') == 1 then
+    local about = call('XINFO', 'STREAM', run .. 'acks')
+    for i = 1, #about, 2 do
+      if about[i] == 'last-generated-id' then
+        return about[i + 1]
+      end
+    end
+  end
+  return '0-0'
 end
 
 local function words(text)
@@ -101,6 +140,21 @@ end
 local function make_ready(id)
   call('ZADD', run .. 'ready', step_of(id), id)
   call('RPUSH', run .. 'tokens', 1)
+end
+
+-- Go on with this server, which may have lost commits that workers know: they get whole minds with
+-- their next claims, and no cluster that was claimed for an earlier call. From now on a commit needs
+-- its claim: one whose claim has expired may continue a lost commit.
+local function accept_server()
+  call('HSET', run .. 'state', 'server', server_id())
+  call('HINCRBY', run .. 'state', 'restarts', 1)
+  for _, worker in ipairs(call('HKEYS', run .. 'lasts')) do
+    call('DEL', run .. 'inbox:' .. worker)
+  end
+  call('DEL', run .. 'homes', run .. 'asking', run .. 'tokens')
+  for _ = 1, call('ZCARD', run .. 'ready') do
+    call('RPUSH', run .. 'tokens', 1)
+  end
 end
 
 -- Make a claimed cluster ready again; its worker may have changed the minds.

@@ -130,4 +130,4 @@ end
 all('HDEL', run .. 'blocked', free)
 all('HSET', run .. 'blocked', blocked, 2)
 call('HSET', run .. 'state', 'floor', floor)
-return #fresh
+return changed(#fresh)

@@ -10,7 +10,7 @@ for agent = 0, call('HLEN', run .. 'nodes') - 1 do
 end
 if tonumber(step) <= tonumber(state('newest')) then
   call('HDEL', run .. 'state', 'kept_step')
-  return 0
+  return changed(0)
 end
 call('HSET', run .. 'state', 'kept_step', step)
-return 1
+return changed(1)

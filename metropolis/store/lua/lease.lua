@@ -5,7 +5,7 @@ local what, who = take(), take()
 if what == 'release' and state('until_ms') == '0' and tonumber(state('fence')) == who + 1 then
   return 0 -- already released, and the reply was lost
 end
-local refused = refusal(what ~= 'take' and who or nil)
+local refused = what == 'renew' and refusal(who) or missing(what == 'release' and who or nil)
 if refused then
   return refused
 end
@@ -19,8 +19,11 @@ if what == 'take' then
   if holder and holder ~= who and tonumber(state('until_ms')) > now then
     return redis.error_reply('HELD ' .. holder)
   end
-  call('HSET', run .. 'state', 'holder', who)
+  call('HSET', run .. 'state', 'holder', who, 'changes', 0)
   call('HINCRBY', run .. 'state', 'fence', 1)
+  if state('server') ~= server_id() then
+    accept_server()
+  end
 end
 call('HSET', run .. 'state', 'until_ms', now + take_number())
 return tonumber(state('fence'))

@@ -123,4 +123,4 @@ for agent, low in pairs(first) do
     end
   end
 end
-return 1
+return changed(1)

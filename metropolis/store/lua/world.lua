@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Everything that a step sees and perceives. ARGV: step. Returns versions and events.
 
-local refused = refusal()
+local refused = missing()
 if refused then
   return refused
 end

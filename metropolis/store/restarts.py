@@ -1,0 +1,54 @@
+"""Restarts of a server under a run: what its controller must find again to go on.
+
+A restarted server may have lost its newest commits, as one that loads a snapshot, or whose
+append-only file was not yet on disk. It refuses all changes of the run until the controller's
+process has accepted what is left (accept.lua).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metropolis.store.base import Acknowledged
+from metropolis.store.decoding import order_of
+
+RESTARTED = "RESTARTED"
+"""The scripts' error of a change after a restart."""
+_CHANGES = frozenset({"collect", "dispatch", "keep", "retract"})
+"""The controller's changes; their replies are the number of these, and a result."""
+
+
+@dataclass
+class Confirmed:
+    """What a server has confirmed to the process that holds the lease with `fence`, if any."""
+
+    fence: int | None = None
+    changes: int = 0
+    acknowledgement: str = "0"
+    """The last one that was read."""
+
+    def result(self, name: str, reply: Any) -> Any:
+        """The result of the script `name` in its reply."""
+        if name not in _CHANGES:
+            return reply
+        changes, result = reply
+        self.changes = max(self.changes, changes)
+        return result
+
+    def read(self, acknowledged: Sequence[Acknowledged]) -> None:
+        """The server has sent `acknowledged`."""
+        for last in acknowledged[-1:]:
+            self.acknowledgement = max(self.acknowledgement, last.id, key=order_of)
+
+    def may_accept(self, error: Exception) -> bool:
+        """Whether `error` is due to a restart, and this process may accept it."""
+        return self.fence is not None and str(error) == RESTARTED
+
+    def accept(self, prefix: str) -> tuple[str, str, int | None, int, str]:
+        """The call of the script that accepts the restart, or fails if anything confirmed is lost.
+
+        `prefix`: of the run's keys.
+        """
+        return "accept", prefix, self.fence, self.changes, self.acknowledgement
