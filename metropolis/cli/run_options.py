@@ -200,7 +200,8 @@ class RunOptions:
             from metropolis.gateway.engine_client import CAPACITY_TOKENS, TOKENS_PER_S
 
             engines = Fleet.uniform(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
-            dispatcher = named(DISPATCHERS, self.dispatcher or "prefix")(engines)
+            name = "prefix" if self.dispatcher is None else self.dispatcher
+            dispatcher = named(DISPATCHERS, name)(engines)
             policy = named(POLICIES, self.policy or "kairos")()
             return LocalGateway(
                 self.engine,

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from contextlib import aclosing
 from copy import copy
@@ -156,6 +164,8 @@ class LLM:
         **options: Unpack[Options],
     ) -> Completion:
         """The model's continuation of `prompt`; raises LLMError on failure."""
+        if not isinstance(prompt, str):
+            raise MetropolisError(f"the prompt of a completion is {prompt!r}; it must be a string")
         return await self._send(self._request("complete", None, prompt, options))
 
     async def stream(
@@ -347,9 +357,15 @@ def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:
     """The messages of a chat; raises MetropolisError on invalid messages."""
     if isinstance(messages, str):
         return ({"role": "user", "content": messages},)
+    if not isinstance(messages, Iterable):
+        raise MetropolisError(f"a chat is {messages!r}; it must be a string or a list of messages")
     chat = tuple(messages)
     for number, message in enumerate(chat):
-        if set(message) != {"role", "content"} or not isinstance(message["content"], str):
+        if (
+            not isinstance(message, Mapping)
+            or set(message) != {"role", "content"}
+            or not isinstance(message["content"], str)
+        ):
             raise MetropolisError(
                 f"message {number} of a chat is {message!r}; it must have a role and a content, "
                 "both strings"

@@ -143,6 +143,7 @@ def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--loads", "0"], "'0' should be multiples from 0.01 to 100 separated by commas, as in"),
         (["--loads", "nan"], "'nan' should be multiples from 0.01 to 100"),
         (["--only", "replicas", "--workload", "LATS"], "replicas have no runs of LATS"),
+        (["--profile", "nosuch"], "there is no profile 'nosuch'"),
     ],
 )
 def test_wrong_options_are_one_sentence(options: list[str], message: str) -> None:

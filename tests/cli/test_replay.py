@@ -127,6 +127,7 @@ def test_figures_without_matplotlib_are_refused_before_any_work(
         (("replay", "--metric", "chebishev"), "'hops' (did you mean 'chebyshev'?)"),
         (("replay", "--policy", "kairo"), "the policies (did you mean 'kairos'?)"),
         (("replay", "--dispatcher", "karios"), "the dispatchers (did you mean 'kairos'?)"),
+        (("replay", "--dispatcher", ""), "'' is not among the dispatchers"),
         (("replay", "--profile", "llama-3-8b/l5"), "(did you mean 'llama-3-8b/l4'?)"),
         (("replai",), "there is no command 'replai' (did you mean 'replay'?); there are ask,"),
         (("bench", "controler"), "there is no command 'controler' (did you mean 'controller'?)"),

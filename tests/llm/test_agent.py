@@ -129,10 +129,18 @@ def test_a_chat_can_be_streamed() -> None:
     assert llm.calls[0].output_tokens == 7
 
 
-@pytest.mark.parametrize("messages", [[], [{"role": "user"}], [{"role": "user", "content": 3}]])
+@pytest.mark.parametrize(
+    "messages", [[], [{"role": "user"}], [{"role": "user", "content": 3}], 5, None, [5], b"hello"]
+)
 def test_what_is_no_chat_is_refused(messages: list[object]) -> None:
     with pytest.raises(MetropolisError, match="chat"):
         run_virtually(bound(Fake()).chat(messages))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prompt", [5, None, b"hello", ["hello"]])
+def test_what_is_no_prompt_is_refused(prompt: object) -> None:
+    with pytest.raises(MetropolisError, match=r"prompt of a completion is .*; it must be a string"):
+        run_virtually(bound(Fake()).complete(prompt))  # type: ignore[arg-type]
 
 
 def test_a_plain_agent_waits_in_its_thread() -> None:

@@ -179,6 +179,7 @@ def test_a_simulated_run_starts_no_engines(
         ((), "name the folder of the run with --out, or give --simulate"),
         (("--out", "{}/out"), "no command starts engines of chatglm3-6b; write [engines.chatglm3"),
         (("--out", "{}/two.toml", "--engine-command", "stub"), "cannot be written"),
+        (("--out", "{}/out", "--engine-command", ""), "lacks {port}"),
         (("--out", "{}/out", "--engine-command", "stub {{port}}"), "'stub', the command of engine"),
         (
             ("--out", "{}/out", "--engine-command", "stub", "--schedule", "{}/two.toml"),

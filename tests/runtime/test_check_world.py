@@ -72,6 +72,20 @@ def test_agents_are_needed() -> None:
         check_world(Yard())
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ({"steps": 0}, "steps is 0; it should be a whole number >= 1"),
+        ({"steps": 2.5}, "steps is 2.5"),
+        ({"schedules": -1}, "schedules is -1; it should be a whole number >= 0"),
+        ({"seeds": ()}, "there are no seeds"),
+    ],
+)
+def test_checks_that_would_check_nothing_are_refused(option: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        check_world("smallville", 2, **option)
+
+
 def test_what_is_shared_is_told_apart_from_what_is_equal() -> None:
     mine: dict[str, Any] = {"a": [1]}
     mine["self"] = mine

@@ -342,7 +342,11 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     refused("has 20 recorded steps; the step should be 0 to 20, not 21", at=21)
     refused("0 to 20, not -1", at=-1)
     refused("holds no run", run=tmp_path / "nothing")
-    refused("exists already", out=tmp_path / "origin")
+    refused("exists already; resume the run in it", out=tmp_path / "origin")
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "history.jsonl").touch()
+    refused("exists already; it holds no run: remove it", out=tmp_path / "killed")
+    refused("remove the folder if a fork into it was interrupted", run=tmp_path / "killed")
     changed = Town(SEED, walkers=3, radius=0.5)
     refused(r"'w0\d' makes a different request in step 0, so step 5 .*: 20$", changed)
     with pytest.MonkeyPatch.context() as patched:

@@ -26,6 +26,7 @@ from metropolis.bench.agentix.tables import (
     show,
 )
 from metropolis.sim.options import Preemption
+from metropolis.sim.profiles import load_entry
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
 LOADS = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
@@ -141,6 +142,7 @@ def command(
     ]
     if not chosen:
         raise click.UsageError(f"{' and '.join(only)} have no runs of {' and '.join(workload)}")
+    load_entry(profile)  # refused before any process begins
     benches = [Bench(profile, sequences, programs, seed, preemption) for seed in seeds]
     tasks = [(bench, run) for bench in benches for run in chosen]
     found: dict[str, list[Measured]] = {run.part: [] for run in chosen}

@@ -109,7 +109,7 @@ def engine_commands(
                     f"[engines.{model}] has {name!r}{did_you_mean(name, TABLE)}; it may have "
                     f"{' and '.join(TABLE)}"
                 )
-        template = command or table.get("command")
+        template = table.get("command") if command is None else command
         if template is None:
             raise EngineCommandError(
                 f"no command starts engines of {model}; write [engines.{model}] with command = "

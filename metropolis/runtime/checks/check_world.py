@@ -79,6 +79,11 @@ def findings(
         schedules: number of random schedules under each rule.
         options: for `World.reset`.
     """
+    for name, count, least in ("steps", steps, 1), ("schedules", schedules, 0):
+        if type(count) is not int or count < least:
+            raise MetropolisError(f"{name} is {count!r}; it should be a whole number >= {least}")
+    if not seeds:
+        raise MetropolisError("there are no seeds; at least one is needed")
     found: list[Finding] = []
     for seed in seeds:
         make = _maker(world, agents, author, seed)

@@ -233,9 +233,8 @@ class RunDirectory:
     def make(self) -> None:
         """Create it. Raises TakenError if it is not empty, MetropolisError if that fails."""
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
-            raise TakenError(
-                f"{self.root}: exists already; resume the run in it, or choose another folder"
-            )
+            advice = "resume the run in it" if self._run.exists() else "it holds no run: remove it"
+            raise TakenError(f"{self.root}: exists already; {advice}, or choose another folder")
         self.checkpoints.run = secrets.token_hex(8)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -275,7 +274,10 @@ class RunDirectory:
         """
         if not self._run.exists():
             if self.history.exists() or self.journal.exists():
-                raise MetropolisError(f"{self._run}: does not exist; restore the file")
+                raise MetropolisError(
+                    f"{self._run}: does not exist; restore the file, or remove the "
+                    "folder if a fork into it was interrupted"
+                )
             raise MetropolisError(f"{self.root}: holds no run; give the folder of one")
         found = read_object(self._run, "restore the file as the run wrote it")
         if (found.get("format"), found.get("version")) != (FORMAT, VERSION):

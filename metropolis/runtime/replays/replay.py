@@ -255,7 +255,7 @@ def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy,
         rank_of(probed, probe)
     except RequestRefusedError as error:
         raise MetropolisError(f"policy {policy!r} is not for replays: {error}") from error
-    return make(), named(DISPATCHERS, dispatcher or "least_used")(fleet)
+    return make(), named(DISPATCHERS, "least_used" if dispatcher is None else dispatcher)(fleet)
 
 
 def _check_calls_fit(trace: Trace, setting: Setting) -> None:
