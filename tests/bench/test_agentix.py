@@ -24,6 +24,7 @@ from metropolis.bench.agentix.systems import (
 from metropolis.bench.agentix.tables import max_ratio, over_seeds, pooled, ratios_of
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import load_profile
+from metropolis.types import MetropolisError
 
 POINT = Measured(0, "BFCL", "vLLM", "least_used", 1, 1.0, 10.0, 20.0, {95: 1.0, 99: 1.0}, 0, 1.0)
 
@@ -143,7 +144,6 @@ def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--loads", "0"], "'0' should be multiples from 0.01 to 100 separated by commas, as in"),
         (["--loads", "nan"], "'nan' should be multiples from 0.01 to 100"),
         (["--only", "replicas", "--workload", "LATS"], "replicas have no runs of LATS"),
-        (["--profile", "nosuch"], "there is no profile 'nosuch'"),
     ],
 )
 def test_wrong_options_are_one_sentence(options: list[str], message: str) -> None:
@@ -156,3 +156,11 @@ def test_invalid_seeds_are_refused() -> None:
     refused = CliRunner().invoke(agentix.command, ["--seeds", "0,x"])
     assert refused.exit_code == 2
     assert "'0,x' should be whole numbers separated by commas, as in 0,1,2" in refused.output
+
+
+def test_an_unknown_profile_is_refused_before_processes_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agentix, "in_processes", None)
+    with pytest.raises(MetropolisError, match="there is no profile 'nosuch'"):
+        CliRunner().invoke(agentix.command, ["--profile", "nosuch"], catch_exceptions=False)
