@@ -306,6 +306,8 @@ class LocalWorker:
             if resolving is None:
                 resolving = self._world.resolve(cluster)
             if resolving is not None:
+                if not isinstance(resolving, Awaitable):
+                    raise MetropolisError(f"it returned {cut(resolving)}; it should return None")
                 await resolving
 
     def _resolving(self, cluster: Transaction) -> Invocation:
