@@ -152,11 +152,14 @@ def test_of_a_task_group_of_errors_for_users_the_first_is_raised() -> None:
     with pytest.raises(MetropolisError, match="a chat has no messages"):
         run(Line(1), Unclear)
 
+    async def fail() -> None:
+        raise TypeError("a mistake of the author")
+
     class Faulty(Thinker):
         async def proceed(self, observation: Any, llm: Any) -> Any:
             async with asyncio.TaskGroup() as group:
                 group.create_task(llm.chat([]))
-                group.create_task(llm.chat(3))
+                group.create_task(fail())
 
     with pytest.raises(ExceptionGroup):
         run(Line(1), Faulty)
