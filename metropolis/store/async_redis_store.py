@@ -88,7 +88,7 @@ class AsyncRedisStore(AsyncStore):
         """See Store."""
         about = self._redis.prefix, self._redis.shown
         found = await self._do(commands.acknowledgements(*about, after, wait_s, MOST))
-        self._redis.confirmed.read(found)
+        self._redis.confirmed.read(*(each.id for each in found[-1:]))
         return found
 
     async def dispatch(
@@ -129,7 +129,7 @@ class AsyncRedisStore(AsyncStore):
         try:
             found = await self._evaluate(command.name, prefix, *command.arguments)
         except redis.ResponseError as error:
-            if not confirmed.may_accept(error):
+            if not confirmed.may_accept(command.name, error):
                 raise
             await self._evaluate(*confirmed.accept(prefix))
             found = await self._evaluate(command.name, prefix, *command.arguments)

@@ -4,8 +4,9 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
 
     info            JSON: RunInfo
     state           hash: fence, holder, until_ms (the controller's lease); server (the id of the
-                    server that the controller knows), restarts (of the server, if any), changes
-                    (number of its calls of dispatch, collect, keep, retract since it took the
+                    server that the controller knows), restarts (of the server, if any), lossy
+                    (the id of one that has lost what the controller knows), changes (number of
+                    its effective calls of dispatch, collect, keep, retract since it took the
                     lease); floor, released,
                     newest (the greatest step an agent has had), kept_step, mark (of its
                     beginning), retractable (1: yes)
@@ -168,7 +169,7 @@ class RedisStore(CommandStore):
             try:
                 found = call(self._client, name, self.prefix, *arguments)
             except redis.ResponseError as error:
-                if not self.confirmed.may_accept(error):
+                if not self.confirmed.may_accept(name, error):
                     raise
                 call(self._client, *self.confirmed.accept(self.prefix))
                 found = call(self._client, name, self.prefix, *arguments)
@@ -257,12 +258,13 @@ class RedisStore(CommandStore):
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
         found = self._do(commands.acknowledgements(self.prefix, self.shown, after, wait_s, most))
-        self.confirmed.read(found)
+        self.confirmed.read(*(each.id for each in found[-1:]))
         return found
 
     def nodes(self) -> Nodes:
         """See Store."""
         last, found, released = self._call("nodes", 0)
+        self.confirmed.read(last.decode())
         lines = {int(agent): node.split(b"\n") for agent, node in pairs_of(found)}
         nodes = [lines[agent] for agent in sorted(lines)]
         return Nodes(
@@ -292,9 +294,7 @@ class RedisStore(CommandStore):
 
     def kept_minds(self) -> dict[AgentId, Any]:
         """See Store."""
-        kept = self._minds("kept")
-        self._call("nodes", 1)  # refused if the server has lost them with a restart
-        return kept
+        return self._minds("kept")
 
     # --- workers
 
@@ -321,6 +321,7 @@ class RedisStore(CommandStore):
             for agent in wanted:
                 together.hgetall(f"{self.prefix}{kind}:{agent}")
             found = together.execute()
+        self._call("nodes", 1)  # fails if the server has lost some with a restart
         return minds_of(
             {
                 agent: {name.decode(): body for name, body in parts.items()}

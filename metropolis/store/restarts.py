@@ -7,17 +7,19 @@ process has accepted what is left (accept.lua).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metropolis.store.base import Acknowledged
 from metropolis.store.decoding import order_of
 
 RESTARTED = "RESTARTED"
 """The scripts' error of a change after a restart."""
 _CHANGES = frozenset({"collect", "dispatch", "keep", "retract"})
 """The controller's changes; their replies are the number of these, and a result."""
+_ACCEPTING = _CHANGES | {"nodes"}
+"""Calls in the controller's event loop. Those of its heartbeat and of local workers may come while
+that is held up and has not read yet what the server confirmed.
+"""
 
 
 @dataclass
@@ -37,14 +39,13 @@ class Confirmed:
         self.changes = max(self.changes, changes)
         return result
 
-    def read(self, acknowledged: Sequence[Acknowledged]) -> None:
-        """The server has sent `acknowledged`."""
-        for last in acknowledged[-1:]:
-            self.acknowledgement = max(self.acknowledgement, last.id, key=order_of)
+    def read(self, *acknowledgements: str) -> None:
+        """The server has sent these acknowledgements."""
+        self.acknowledgement = max((self.acknowledgement, *acknowledgements), key=order_of)
 
-    def may_accept(self, error: Exception) -> bool:
-        """Whether `error` is due to a restart, and this process may accept it."""
-        return self.fence is not None and str(error) == RESTARTED
+    def may_accept(self, name: str, error: Exception) -> bool:
+        """Whether `error` of the script `name` is due to a restart that the caller may accept."""
+        return self.fence is not None and str(error) == RESTARTED and name in _ACCEPTING
 
     def accept(self, prefix: str) -> tuple[str, str, int | None, int, str]:
         """The call of the script that accepts the restart, or fails if anything confirmed is lost.

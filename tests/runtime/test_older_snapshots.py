@@ -47,3 +47,21 @@ def test_a_resumed_run_has_the_same_history(
         lost = "has lost its newest commits"
         assert lost in failure if saved_at < RESTARTED_AT else lost in failure or not failure
         assert result.history_sha256 == expected.history_sha256
+
+
+def test_the_last_checkpoint(tmp_path: Path) -> None:
+    """It is read from the store after the last step."""
+    with stub_server(0.005, 1) as model, SnapshotServer() as server:
+        run = simulation(model, store=server.url, out=tmp_path / "it")
+
+        def steps() -> None:
+            for record in run.steps(STEPS):
+                if record.step == 4:
+                    server.save()
+                if record.step == STEPS - 1:
+                    server.restart()
+
+        with pytest.raises(StoreError, match="has lost its newest commits"):
+            steps()
+        more = simulation(model, out=tmp_path / "it", resume=True, store="memory").run(STEPS + 6)
+        assert more.history_sha256 == simulation(model).run(STEPS + 6).history_sha256

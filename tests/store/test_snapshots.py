@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from metropolis.store import commands
-from metropolis.store.base import Store, StoreError, StoreUnavailableError
+from metropolis.store.base import FencedOutError, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Claim, Lookahead
 from metropolis.store.commands import claim_token
 from metropolis.store.redis import RedisStore
@@ -23,6 +23,11 @@ from tests.store.snapshot_server import SnapshotServer
 def server() -> Iterator[SnapshotServer]:
     with SnapshotServer() as server:
         yield server
+
+
+def accept(store: Store) -> None:
+    """What a controller that waits for commits does."""
+    assert store.acknowledgements(store.nodes().last_id, 0) == []
 
 
 def read_a_commit(store: Store, fence: int) -> None:
@@ -48,11 +53,10 @@ def keep_minds(store: Store, fence: int) -> None:
     [
         lambda store, fence: store.acknowledgements("0-1", 0),
         lambda store, fence: dispatch(store, fence, 0, 1),
-        lambda store, fence: store.renew_lease(fence, 1),
         lambda store, fence: store.keep_minds(fence, 7),
         lambda store, fence: store.kept_minds(),
+        lambda store, fence: store.minds([0]),
         lambda store, fence: store.collect(fence, 0),
-        lambda store, fence: store.claim("test", LEASE_S),
     ],
 )
 def test_a_controller_notices_what_is_lost(
@@ -70,6 +74,8 @@ def test_a_controller_notices_what_is_lost(
     for _ in range(2):
         with pytest.raises(StoreError, match="has lost its newest commits"):
             call(store, fence)
+    with pytest.raises(StoreError, match="has lost its newest commits"):
+        server.store("run").claim("test", LEASE_S)  # a worker need not wait for the controller
     assert list(store.nodes().steps) == [0, 0]  # readers go on
     assert store.world(0)[0]
 
@@ -116,8 +122,7 @@ def test_commits_that_only_a_worker_knows_are_repeated(server: SnapshotServer) -
     server.restart()
     with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
         worker.commit(held, execution_of(held))
-    assert store.acknowledgements("0", 0)
-    assert store.acknowledgements(store.nodes().last_id, 0) == []  # the controller accepts
+    accept(store)
     assert not worker.commit(held, execution_of(held))
     again = claimed(worker)
     assert from_parts(again.minds[0])["step"] == 1
@@ -153,7 +158,80 @@ def test_a_cluster_that_came_back_in_the_inbox(server: SnapshotServer) -> None:
     assert popped is not None
     again = calls.send(popped)
     assert isinstance(again, commands.Script)
+    accept(store)
     store._call("hold", claim.id, claim_token(claim), -1)
     repeated = claimed(store)
     assert repeated.step == 1
     assert from_parts(repeated.minds[0])["step"] == 1
+
+
+def test_only_the_controllers_event_loop_accepts(server: SnapshotServer) -> None:
+    """Its heartbeat and local workers may be ahead of what it has read."""
+    store = server.store("run")
+    fence = begin(store, 1)
+    dispatch(store, fence, 0, 0)
+    claim = claimed(store)
+    server.save()
+    server.restart()
+    store.renew_lease(fence, 1)
+    for call in (
+        lambda: store.extend(claim, LEASE_S),
+        lambda: store.claim("test", LEASE_S),
+        lambda: commit(store, claim),
+    ):
+        with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
+            call()
+    accept(store)
+    assert commit(store, claim)
+
+
+def test_a_new_controller_knows_what_it_has_begun_with(server: SnapshotServer) -> None:
+    store, worker = server.store("run"), server.store("run")
+    dispatch(store, begin(store, 1), 0, 0)
+    store.take_lease("test", 0)
+    server.save()
+    assert commit(worker, claimed(worker))  # by a worker that outlives the last controller
+    assert list(store.nodes().steps) == [1]
+    server.restart()
+    with pytest.raises(StoreError, match="has lost its newest commits"):
+        store.acknowledgements("0-1", 0)
+
+
+def test_a_lost_fence_is_not_given_again(server: SnapshotServer) -> None:
+    store, other = server.store("run"), server.store("run")
+    begin(store, 1)
+    server.save()
+    lost = store.take_lease("one", 0)
+    server.restart()
+    fence = other.take_lease("other", 0)
+    assert fence > lost
+    with pytest.raises(FencedOutError):
+        store.collect(lost, 0)
+    server.save()
+    server.restart()
+    assert server.store("run").take_lease("third", 0) > fence
+
+
+def test_calls_that_change_nothing_cannot_be_lost(server: SnapshotServer) -> None:
+    store = server.store("run")
+    fence = begin(store, 2)
+    dispatch(store, fence, 0, 0)
+    server.save()
+    store.collect(fence, 0)
+    dispatch(store, fence, 0, 0)
+    server.restart()
+    dispatch(store, fence, 0, 1)
+    assert commit(store, claimed(store))
+
+
+def test_a_full_server_is_accepted(server: SnapshotServer) -> None:
+    """It can then collect."""
+    store = server.store("run")
+    fence = begin(store, 2)
+    dispatch(store, fence, 0, 0)
+    read_a_commit(store, fence)
+    server.save()
+    server.restart()
+    server.client.config_set("maxmemory", "1mb")
+    store.collect(fence, 1)
+    store.renew_lease(fence, 1)

@@ -8,7 +8,7 @@ if refused then
 end
 local below, before = take_number(), tonumber(state('released'))
 if below <= before then
-  return changed(0)
+  return unchanged(0)
 end
 local entries = call('ZRANGEBYSCORE', run .. 'acked', '-inf', '(' .. below)
 all('XDEL', run .. 'acks', entries)

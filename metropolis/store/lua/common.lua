@@ -64,14 +64,21 @@ local function refusal(fence, about)
   if refused then
     return refused
   end
-  if about[2] ~= server_id() then
-    return redis.error_reply('RESTARTED')
+  local server = server_id()
+  if about[2] ~= server then
+    return redis.error_reply(state('lossy') == server and 'LOST' or 'RESTARTED')
   end
 end
 
--- The reply to a controller's change: the number of its changes, and the result.
+-- The reply to a controller's call that has changed something: the number of its changes, and the
+-- result.
 local function changed(result)
   return { call('HINCRBY', run .. 'state', 'changes', 1), result }
+end
+
+-- The reply to one that has changed nothing that a restart could lose.
+local function unchanged(result)
+  return { tonumber(state('changes')), result }
 end
 
 local function last_acknowledgement()

@@ -130,4 +130,5 @@ end
 all('HDEL', run .. 'blocked', free)
 all('HSET', run .. 'blocked', blocked, 2)
 call('HSET', run .. 'state', 'floor', floor)
-return changed(#fresh)
+local changes = fresh[1] or ahead[1] or free[1] or blocked[1]
+return (changes and changed or unchanged)(#fresh)

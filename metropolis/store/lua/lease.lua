@@ -5,7 +5,7 @@ local what, who = take(), take()
 if what == 'release' and state('until_ms') == '0' and tonumber(state('fence')) == who + 1 then
   return 0 -- already released, and the reply was lost
 end
-local refused = what == 'renew' and refusal(who) or missing(what == 'release' and who or nil)
+local refused = missing(what ~= 'take' and who or nil)
 if refused then
   return refused
 end
@@ -23,6 +23,10 @@ if what == 'take' then
   call('HINCRBY', run .. 'state', 'fence', 1)
   if state('server') ~= server_id() then
     accept_server()
+  end
+  if state('restarts') then -- the fences of lost leases are greater than the stored one
+    local fence = math.max(tonumber(state('fence')), now)
+    call('HSET', run .. 'state', 'fence', string.format('%.0f', fence))
   end
 end
 call('HSET', run .. 'state', 'until_ms', now + take_number())

@@ -54,6 +54,8 @@ class StoredCommits:
         """The claim of each agent, until its result is acknowledged."""
         self._sent: defaultdict[Name, set[int]] = defaultdict(set)
         """The numbers of the claims with which a result was sent."""
+        self._committed: set[int] = set()
+        """Those among them with which it was committed, until it is acknowledged."""
         self._claiming: asyncio.Task[None] | None = None
         self._on_failure: Callable[[BaseException], None] = lambda _: None
 
@@ -90,8 +92,10 @@ class StoredCommits:
         if execution.step < self._first:
             return
         name = execution.step, execution.agents
-        if execution.attempt not in self._sent.pop(name, ()):
+        sent = self._sent.pop(name, set())
+        if execution.attempt not in sent:
             raise _by_another(*name)
+        self._committed -= sent
         del self._due[name]
         for agent in execution.agents:
             self._steps[agent] = execution.step + 1
@@ -113,6 +117,8 @@ class StoredCommits:
                 return
             if not held:  # it is committed, or ready again
                 self._loop.call_soon_threadsafe(self._drop, claim)
+            elif claim.number in self._committed:  # a restart of the server has lost the commit
+                self._loop.call_soon_threadsafe(self._repeat, claim)
 
     async def end(self) -> None:
         """Let commits in flight arrive; give back the other claims."""
@@ -155,9 +161,25 @@ class StoredCommits:
         if execution is None or claim.number in self._sent.get(name, ()):
             return
         self._sent[name].add(claim.number)
+        self._send(claim, execution)
+
+    def _repeat(self, claim: Claim) -> None:
+        """Send a result again, unless it is acknowledged."""
+        execution = self._due.get((claim.step, claim.agents))
+        if execution is not None and self._claims.get(claim.agents[0]) is claim:
+            self._send(claim, execution)
+
+    def _send(self, claim: Claim, execution: Execution) -> None:
         execution = replace(execution, attempt=claim.number)
         # If it is refused, it is sent again once the cluster is claimed again.
-        self._answers.commit(claim, execution, None).add_done_callback(self._report)
+        task = self._answers.commit(claim, execution, None)
+        task.add_done_callback(partial(self._on_sent, claim))
+
+    def _on_sent(self, claim: Claim, task: asyncio.Task[Claim | bool]) -> None:
+        self._report(task)
+        is_open = (claim.step, claim.agents) in self._sent
+        if is_open and not task.cancelled() and task.exception() is None and task.result():
+            self._committed.add(claim.number)
 
     def _report(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
