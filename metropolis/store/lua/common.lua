@@ -40,6 +40,12 @@ local function server_id()
   return string.match(call('INFO', 'server'), 'run_id:(%x+)')
 end
 
+-- The error of all changes from now on, until a controller takes the lease.
+local function lost()
+  call('HSET', run .. 'state', 'lossy', server_id())
+  return redis.error_reply('LOST')
+end
+
 -- The error of a missing run, or of another controller's fence; `fence` is optional, `current` is
 -- given if the caller has read it. A fence that is yet to be given was lost with a restart.
 local function missing(fence, current)
@@ -48,7 +54,7 @@ local function missing(fence, current)
     return redis.error_reply('NORUN')
   end
   if fence and tonumber(fence) > tonumber(current) then
-    return redis.error_reply('LOST')
+    return lost()
   end
   if fence and fence ~= current then
     return redis.error_reply('FENCED ' .. (state('holder') or ''))
