@@ -1,237 +1,149 @@
-"""A server that is restarted during a run, with or without its newest commits."""
+"""A snapshot shows a cluster's members exactly what the whole world's state would show them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any
+import uuid
+from collections.abc import Callable
+from math import inf
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from metropolis.store import commands
-from metropolis.store.base import FencedOutError, Store, StoreError, StoreUnavailableError
-from metropolis.store.claim import Claim, Lookahead
-from metropolis.store.commands import claim_token
-from metropolis.store.redis import RedisStore
-from metropolis.types import Dispatch
-from metropolis.world.parts import from_parts
-from tests.store.lines import LEASE_S, begin, claimed, commit, dispatch, execution_of
-from tests.store.snapshot_server import SnapshotServer
+from metropolis.rules.metrics import Hops
+from metropolis.store.base import RunInfo, Server
+from metropolis.store.cells import reach_of
+from metropolis.store.claim import Claim, StateSnapshot
+from metropolis.store.execution import Execution
+from metropolis.types import Dispatch, Position
+from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.state import State
+from metropolis.world.view import Reach, View
+from tests.world.geometries import METRIC_NAMES, random_metric
 
-
-@pytest.fixture
-def server() -> Iterator[SnapshotServer]:
-    with SnapshotServer() as server:
-        yield server
-
-
-def accept(store: Store) -> None:
-    """What a controller that waits for commits does."""
-    assert store.acknowledgements(store.nodes().last_id, 0) == []
+NAMES = ["ann", "bob", "cem", "dee", "eve"]
 
 
-def read_a_commit(store: Store, fence: int) -> None:
-    assert commit(store, claimed(store))
-    assert len(store.acknowledgements("0", 0)) == 1
+class Walk:
+    """Agents that walk, write and sing in random order, both in a store and in a State."""
+
+    def __init__(self, random: Random, server: Server, metric_name: str) -> None:
+        self.random = random
+        self.metric, self.places = random_metric(random, metric_name)
+        radius = random.choice([0, 1, 2.5, 4, inf])
+        velocity = random.choice([1, 1, 3])
+        self.reach = Reach(self.metric, radius, velocity, radius)
+        entities = [Entity(name, random.choice(self.places), AGENT) for name in NAMES]
+        entities += [Entity(f"stone{i}", random.choice(self.places)) for i in range(5)]
+        self.known = [entity.name for entity in entities]
+        events = [Event(6, "ann", random.choice(self.places), "sang", {"verse": i}) for i in (0, 1)]
+        self.state = State(self.metric, radius, entities, 7)
+        self.state.restore_events(events)
+        self.run = uuid.uuid4().hex
+        self.server = server
+        self.store = server.store(self.run)
+        graph = self.metric.neighbours if isinstance(self.metric, Hops) else None
+        reached = reach_of(radius, velocity)
+        info = RunInfo("walk", 1, tuple(NAMES), 7, 99, self.metric.name, reached, graph)
+        self.store.begin(info, entities, dict.fromkeys(range(len(NAMES))), events)
+        self.fence = self.store.take_lease("walk", 60)
+
+    def step(self) -> None:
+        """Run one cluster of agents at the same step, not too far ahead of the others."""
+        steps = self.store.nodes().steps
+        at = self.random.choice([step for step in set(steps) if step < min(steps) + 4])
+        standing = [agent for agent in range(len(NAMES)) if steps[agent] == at]
+        cluster = sorted(self.random.sample(standing, self.random.randint(1, len(standing))))
+        self.store.dispatch(self.fence, [Dispatch(at, tuple(cluster))], {}, min(steps))
+        claim = self.store.claim("walk", 60)
+        assert claim is not None
+        self.compare(claim.snapshot, [NAMES[agent] for agent in cluster])
+        self.commit(claim)
+        if self.random.random() < 0.3:
+            floor = min(self.store.nodes().steps)
+            self.store.collect(self.fence, floor)
+            self.state.collect(floor)
+
+    def commit(self, claim: Claim) -> None:
+        writes: dict[str, Entity | None] = {}
+        events = []
+        for agent in claim.agents:
+            name, step = NAMES[agent], claim.step
+            body = self.state.entity(name, step)
+            assert body is not None
+            near = [p for p in self.places if self.metric.within(body.position, p, 0, 1)]
+            writes[name] = Entity(name, self.random.choice(near), AGENT, {"at": step + 1})
+            letter = f"{name}'s letter"
+            if self.random.random() < 0.7:
+                gone = self.random.random() < 0.3
+                writes[letter] = (
+                    None if gone else Entity(letter, self.random.choice(near), state={"n": step})
+                )
+            events += [
+                Event(step, name, self.random.choice(near), "sang", {"verse": verse})
+                for verse in range(self.random.randint(0, 3))
+            ]
+        minds = {agent: {} for agent in claim.agents}
+        execution = Execution(claim.step, claim.agents, {}, writes, events, {}, minds)
+        self.state.commit(claim.step, writes, events)
+        self.known = sorted({*self.known, *writes})
+        assert self.store.commit(claim, execution)
+
+    def compare(self, piece: StateSnapshot, members: list[str]) -> None:
+        cut = piece.state(self.metric, self.reach.perception_radius)
+        for name in members:
+            whole_view, cut_view = (
+                View(state, self.reach, 1, piece.step, name) for state in (self.state, cut)
+            )
+            assert cut_view.me == whole_view.me
+            assert cut_view.agents() == whole_view.agents()
+            assert cut_view.things() == whole_view.things()
+            assert cut_view.events() == whole_view.events()
+            assert cut_view.reads == whole_view.reads
+            self.compare_names(cut, cut_view.position, piece.step)
+
+    def compare_names(self, cut: State, position: Position, step: int) -> None:
+        """Check lookups by name within reading and writing distance."""
+        for name in self.known:
+            version = self.state.version(name, step)
+            entity = version and version[1]
+            if entity is None:
+                assert cut.entity(name, step) is None
+            elif self.metric.perceives(
+                position, entity.position, self.reach.perception_radius
+            ) or self.metric.within(position, entity.position, 0, self.reach.max_velocity):
+                assert cut.version(name, step) == version
+
+    def compare_worlds(self) -> None:
+        floor = min(self.store.nodes().steps)
+        assert self.store.world(floor) == self.state.at(floor)
 
 
-def dispatch_more(store: Store, fence: int) -> None:
-    dispatch(store, fence, 0, 1)
-
-
-def take_the_lease(store: Store, fence: int) -> None:
-    assert store.take_lease("test", 0) == fence + 1
-
-
-def keep_minds(store: Store, fence: int) -> None:
-    assert store.keep_minds(fence, 5)
-
-
-@pytest.mark.parametrize("change", [read_a_commit, dispatch_more, take_the_lease, keep_minds])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda store, fence: store.acknowledgements("0-1", 0),
-        lambda store, fence: dispatch(store, fence, 0, 1),
-        lambda store, fence: store.keep_minds(fence, 7),
-        lambda store, fence: store.kept_minds(),
-        lambda store, fence: store.minds([0]),
-        lambda store, fence: store.collect(fence, 0),
-    ],
-)
-def test_a_controller_notices_what_is_lost(
-    server: SnapshotServer,
-    change: Callable[[Store, int], None],
-    call: Callable[[Store, int], Any],
+@pytest.mark.parametrize("kind", ["memory", "valkey"])
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_slices_are_the_world_that_the_members_see(
+    server_of: Callable[[str], Server], metric: str, kind: str, seed: int
 ) -> None:
-    store = server.store("run")
-    fence = begin(store, 2)
-    dispatch(store, fence, 0, 0)
-    server.save()
-    change(store, fence)
-    server.restart()
-    fence += change is take_the_lease
-    for _ in range(2):
-        with pytest.raises(StoreError, match="has lost its newest commits"):
-            call(store, fence)
-    with pytest.raises(StoreError, match="has lost its newest commits"):
-        server.store("run").claim("test", LEASE_S)  # a worker need not wait for the controller
-    assert list(store.nodes().steps) == [0, 0]  # readers go on
-    assert store.world(0)[0]
+    walk = Walk(Random(seed), server_of(kind), metric)
+    for _ in range(25):
+        walk.step()
+    walk.compare_worlds()
+    walk.store.release_lease(walk.fence)
+    walk.server.remove(walk.run)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_controller_accepts_a_server_that_has_lost_nothing(
-    server: SnapshotServer, asynchronous: bool
-) -> None:
-    store = server.store("run")
-    fence = begin(store, 2)
-    dispatch(store, fence, 0, 0)
-    read_a_commit(store, fence)
-    server.save()
-    server.restart()
-    worker = server.store("run")
-    with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
-        worker.claim("test", LEASE_S)
-    if asynchronous:
-
-        async def dispatch_again() -> None:
-            other = store.async_store()
-            await other.dispatch(fence, [Dispatch(1, (0,))], {}, 0)
-            await other.close()
-
-        asyncio.run(dispatch_again())
-    else:
-        dispatch(store, fence, 1, 0)
-    assert commit(worker, claimed(worker))
-    assert list(store.nodes().steps) == [2, 0]
-
-
-def test_commits_that_only_a_worker_knows_are_repeated(server: SnapshotServer) -> None:
-    """The worker's copy of the mind is ahead, so its claim contains the mind."""
-    store, worker = server.store("run"), server.store("run")
-    fence = begin(store, 1)
-    dispatch(store, fence, 0, 0)
-    assert commit(worker, claimed(worker))
-    store.dispatch(fence, [Dispatch(1, (0,))], {}, 0, {0: Lookahead(9, (0, 0), 1.0)})
-    server.save()
-    held = claimed(worker)
-    assert not held.minds
-    ahead = worker.commit(held, execution_of(held), lease_s=LEASE_S)
-    assert ahead
-    server.restart()
-    with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
-        worker.commit(held, execution_of(held))
-    accept(store)
-    assert not worker.commit(held, execution_of(held))
-    again = claimed(worker)
-    assert from_parts(again.minds[0])["step"] == 1
-    assert commit(worker, again)
-
-
-def test_a_cluster_that_came_back_in_the_inbox(server: SnapshotServer) -> None:
-    """The snapshot contains the reply to an earlier call, which the worker has used."""
-    store = server.store("run")
-    assert isinstance(store, RedisStore)
-    fence = begin(store, 1)
-    dispatch(store, fence, 0, 0)
-    assert commit(store, claimed(store))
-
-    def waits() -> tuple[commands.Call[list[Claim]], commands.BlockingCommand]:
-        calls = commands.claims(store.prefix, "test", LEASE_S, 5.0, 0, 1, own=True)
-        asked = next(calls)
-        assert isinstance(asked, commands.Script)
-        waiting = calls.send(store._call(asked.name, *asked.arguments))
-        assert isinstance(waiting, commands.BlockingCommand)
-        return calls, waiting
-
-    calls, waiting = waits()
-    dispatch(store, fence, 1, 0)
-    server.save()
-    with pytest.raises(StopIteration) as returned:
-        calls.send(server.client.execute_command(*waiting.arguments))
-    (claim,) = returned.value.value
-    assert commit(store, claim)
-    calls, waiting = waits()
-    server.restart()
-    popped = server.client.execute_command(*waiting.arguments)
-    assert popped is not None
-    again = calls.send(popped)
-    assert isinstance(again, commands.Script)
-    accept(store)
-    store._call("hold", claim.id, claim_token(claim), -1)
-    repeated = claimed(store)
-    assert repeated.step == 1
-    assert from_parts(repeated.minds[0])["step"] == 1
-
-
-def test_only_the_controllers_event_loop_accepts(server: SnapshotServer) -> None:
-    """Its heartbeat and local workers may be ahead of what it has read."""
-    store = server.store("run")
-    fence = begin(store, 1)
-    dispatch(store, fence, 0, 0)
-    claim = claimed(store)
-    server.save()
-    server.restart()
-    store.renew_lease(fence, 1)
-    for call in (
-        lambda: store.extend(claim, LEASE_S),
-        lambda: store.claim("test", LEASE_S),
-        lambda: commit(store, claim),
-    ):
-        with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
-            call()
-    accept(store)
-    assert commit(store, claim)
-
-
-def test_a_new_controller_knows_what_it_has_begun_with(server: SnapshotServer) -> None:
-    store, worker = server.store("run"), server.store("run")
-    dispatch(store, begin(store, 1), 0, 0)
-    store.take_lease("test", 0)
-    server.save()
-    assert commit(worker, claimed(worker))  # by a worker that outlives the last controller
-    assert list(store.nodes().steps) == [1]
-    server.restart()
-    with pytest.raises(StoreError, match="has lost its newest commits"):
-        store.acknowledgements("0-1", 0)
-
-
-def test_a_lost_fence_is_not_given_again(server: SnapshotServer) -> None:
-    store, other = server.store("run"), server.store("run")
-    begin(store, 1)
-    server.save()
-    lost = store.take_lease("one", 0)
-    server.restart()
-    fence = other.take_lease("other", 0)
-    assert fence > lost
-    with pytest.raises(FencedOutError):
-        store.collect(lost, 0)
-    server.save()
-    server.restart()
-    assert server.store("run").take_lease("third", 0) > fence
-
-
-def test_calls_that_change_nothing_cannot_be_lost(server: SnapshotServer) -> None:
-    store = server.store("run")
-    fence = begin(store, 2)
-    dispatch(store, fence, 0, 0)
-    server.save()
-    store.collect(fence, 0)
-    dispatch(store, fence, 0, 0)
-    server.restart()
-    dispatch(store, fence, 0, 1)
-    assert commit(store, claimed(store))
-
-
-def test_a_full_server_is_accepted(server: SnapshotServer) -> None:
-    """It can then collect."""
-    store = server.store("run")
-    fence = begin(store, 2)
-    dispatch(store, fence, 0, 0)
-    read_a_commit(store, fence)
-    server.save()
-    server.restart()
-    server.client.config_set("maxmemory", "1mb")
-    store.collect(fence, 1)
-    store.renew_lease(fence, 1)
+def test_a_slice_is_no_more_than_the_surroundings(server: Server) -> None:
+    run = uuid.uuid4().hex
+    store = server.store(run)
+    info = RunInfo("grid", 1, ("ann",), 0, 9, "chebyshev", 2.0)
+    far: list[Position] = [(x, y) for x in range(100) for y in range(100)]
+    stones = [Entity(f"{x} {y}", (x, y)) for x, y in far]
+    store.begin(info, [Entity("ann", (50, 50), AGENT), *stones], {0: None})
+    store.dispatch(store.take_lease("me", 0), [Dispatch(0, (0,))], {}, 0)
+    claim = store.claim("me", 60)
+    assert claim is not None
+    assert 26 <= len(claim.snapshot.versions) <= 1 + 12 * 12
+    server.remove(run)
