@@ -25,7 +25,7 @@ def simulation(url: str, **how: Any) -> Simulation:
 
 
 @pytest.mark.parametrize("how", [{"workers": 1}, {"workers": 3}, {"mode": "optimistic"}])
-@pytest.mark.parametrize("saved_at", [1, 9, RESTARTED_AT])
+@pytest.mark.parametrize("saved_at", [9, RESTARTED_AT])
 def test_a_resumed_run_has_the_same_history(
     tmp_path: Path, saved_at: int, how: dict[str, Any]
 ) -> None:
