@@ -15,6 +15,7 @@ from metropolis.store.memory import MemoryServer
 from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.response_cache import StoredAnswers
 from metropolis.world.entities import AGENT, Entity
+from tests.store.snapshot_server import SnapshotServer
 
 LEASE_S = 0.05
 AGENTS = range(len(INFO.agents))
@@ -87,3 +88,30 @@ def test_a_refused_result_is_sent_again_once_it_is_claimed_again() -> None:
         assert not failures
 
     asyncio.run(check())
+
+
+def test_a_result_that_a_restart_of_the_server_has_lost_is_sent_again() -> None:
+    """The snapshot contains its claim, which is renewed."""
+
+    async def check(server: SnapshotServer) -> None:
+        store = server.store("it")
+        run = new_run(store)
+        answers = StoredAnswers(store)
+        commits = StoredCommits("ours", store, answers, 60.0, INFO.first_step, len(AGENTS))
+        await commits.begin()
+        server.save()
+        add(commits, run, commits._claims[0])
+        async with asyncio.timeout(10):
+            while not commits._committed:
+                await asyncio.sleep(0.01)
+            server.restart()
+            assert store.acknowledgements("0", 0.0) == []  # the controller accepts
+            await asyncio.to_thread(commits.renew)
+            while not (acknowledged := store.acknowledgements("0", 0.0)):
+                await asyncio.sleep(0.01)
+        commits.acknowledge(acknowledged[0].execution)
+        assert not commits._committed
+        await commits.end()
+
+    with SnapshotServer() as server:
+        asyncio.run(check(server))
