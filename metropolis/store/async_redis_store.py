@@ -86,10 +86,8 @@ class AsyncRedisStore(AsyncStore):
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""
-        about = self._redis.prefix, self._redis.shown
-        found = await self._do(commands.acknowledgements(*about, after, wait_s, MOST))
-        self._redis.confirmed.read(*(each.id for each in found[-1:]))
-        return found
+        about = self._redis.prefix, self._redis.shown, self._redis.confirmed
+        return await self._do(commands.acknowledgements(*about, after, wait_s, MOST))
 
     async def dispatch(
         self,

@@ -20,6 +20,7 @@ from metropolis.store.claim import Claim, cluster_id
 from metropolis.store.decoding import acknowledged_in, arguments_of, claims_of, order_of
 from metropolis.store.encoding import EncodedCommit, answer_field, cluster_text, purchase
 from metropolis.store.execution import PaidAnswers
+from metropolis.store.restarts import Confirmed
 from metropolis.types import AgentId, Dispatch, Step
 
 WAIT_S = 1.0
@@ -116,9 +117,9 @@ def _sums(answers: PaidAnswers, buyer: str) -> list[Any]:
 
 
 def acknowledgements(
-    prefix: str, run: str, after: str, wait_s: float, most: int
+    prefix: str, run: str, confirmed: Confirmed, after: str, wait_s: float, most: int
 ) -> Call[list[Acknowledged]]:
-    """See Store."""
+    """See Store; `confirmed` remembers the last one."""
     deadline_s = time.monotonic() + wait_s
     while True:
         left_s = min(deadline_s - time.monotonic(), WAIT_S)
@@ -127,6 +128,7 @@ def acknowledgements(
             ("XREAD", "COUNT", most, *block, "STREAMS", f"{prefix}acks", after)
         )
         if acknowledged := acknowledged_in(found):
+            confirmed.read(acknowledged[-1].id)
             return acknowledged
         if left_s > 0 and time.monotonic() < deadline_s:
             continue

@@ -257,9 +257,8 @@ class RedisStore(CommandStore):
 
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
-        found = self._do(commands.acknowledgements(self.prefix, self.shown, after, wait_s, most))
-        self.confirmed.read(*(each.id for each in found[-1:]))
-        return found
+        about = self.prefix, self.shown, self.confirmed
+        return self._do(commands.acknowledgements(*about, after, wait_s, most))
 
     def nodes(self) -> Nodes:
         """See Store."""

@@ -39,9 +39,9 @@ class Confirmed:
         self.changes = max(self.changes, changes)
         return result
 
-    def read(self, *acknowledgements: str) -> None:
-        """The server has sent these acknowledgements."""
-        self.acknowledgement = max((self.acknowledgement, *acknowledgements), key=order_of)
+    def read(self, acknowledgement: str) -> None:
+        """The server has sent this acknowledgement."""
+        self.acknowledgement = max(self.acknowledgement, acknowledgement, key=order_of)
 
     def may_accept(self, name: str, error: Exception) -> bool:
         """Whether `error` of the script `name` is due to a restart that the caller may accept."""

@@ -35,6 +35,17 @@ def read_a_commit(store: Store, fence: int) -> None:
     assert len(store.acknowledgements("0", 0)) == 1
 
 
+def restarted_after_a_commit(server: SnapshotServer) -> tuple[Store, int]:
+    """A run of two agents, of which nothing is lost, and the fence of its controller."""
+    store = server.store("run")
+    fence = begin(store, 2)
+    dispatch(store, fence, 0, 0)
+    read_a_commit(store, fence)
+    server.save()
+    server.restart()
+    return store, fence
+
+
 def dispatch_more(store: Store, fence: int) -> None:
     dispatch(store, fence, 0, 1)
 
@@ -84,12 +95,7 @@ def test_a_controller_notices_what_is_lost(
 def test_a_controller_accepts_a_server_that_has_lost_nothing(
     server: SnapshotServer, asynchronous: bool
 ) -> None:
-    store = server.store("run")
-    fence = begin(store, 2)
-    dispatch(store, fence, 0, 0)
-    read_a_commit(store, fence)
-    server.save()
-    server.restart()
+    store, fence = restarted_after_a_commit(server)
     worker = server.store("run")
     with pytest.raises(StoreUnavailableError, match="has not confirmed yet"):
         worker.claim("test", LEASE_S)
@@ -226,12 +232,7 @@ def test_calls_that_change_nothing_cannot_be_lost(server: SnapshotServer) -> Non
 
 def test_a_full_server_is_accepted(server: SnapshotServer) -> None:
     """It can then collect."""
-    store = server.store("run")
-    fence = begin(store, 2)
-    dispatch(store, fence, 0, 0)
-    read_a_commit(store, fence)
-    server.save()
-    server.restart()
+    store, fence = restarted_after_a_commit(server)
     server.client.config_set("maxmemory", "1mb")
     store.collect(fence, 1)
     store.renew_lease(fence, 1)
