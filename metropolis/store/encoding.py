@@ -17,7 +17,7 @@ from metropolis.store.base import RunInfo, StoreError
 from metropolis.store.cells import Cells
 from metropolis.store.claim import Claim, StateSnapshot
 from metropolis.store.execution import Execution, execution_to_json
-from metropolis.types import AgentId, Dispatch, Position, Step
+from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.encoding import (
     entity_from_json,
     entity_to_json,
@@ -181,6 +181,8 @@ def _encoded_events(cells: Cells, events: Iterable[Event]) -> list[EncodedEvent]
 def _encoded(encode: Callable[[Any], T], value: Any, what: str) -> T:
     try:
         return encode(value)
+    except MetropolisError as error:
+        raise StoreError(f"{error}") from error
     except (TypeError, ValueError, OverflowError) as error:
         raise StoreError(f"{what} cannot be kept as JSON: {error}") from error
 

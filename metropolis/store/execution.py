@@ -14,6 +14,7 @@ from metropolis.llm.call_log import CallRecord
 from metropolis.llm.journal import Key
 from metropolis.types import AgentId, Position, Step
 from metropolis.world.encoding import (
+    check_actions,
     entity_from_json,
     entity_to_json,
     event_from_json,
@@ -103,11 +104,16 @@ def execution_to_json(execution: Execution, *, reads: bool = False) -> bytes:
         {name: _reads_to_json(of) for name, of in each.items()} if reads else {}
         for each in (execution.observed, execution.resolved)
     )
+    try:
+        actions = _actions.encode(dict(execution.actions))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        check_actions(execution.step, execution.actions)
+        raise
     return _encoder.encode(
         _Line(
             execution.step,
             execution.agents,
-            msgspec.Raw(_actions.encode(dict(execution.actions))),
+            msgspec.Raw(actions),
             {name: entity and entity_to_json(entity) for name, entity in execution.writes.items()},
             [event_to_json(event) for event in execution.events],
             {agent: list(calls) for agent, calls in execution.calls.items()},

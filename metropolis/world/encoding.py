@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from metropolis.names import cut
+from metropolis.types import MetropolisError, Step
 from metropolis.world.entities import Entity, Event, thaw
 
 
@@ -36,6 +39,19 @@ def event_from_json(content: Mapping[str, Any]) -> Event:
     return Event(
         content["step"], content["source"], tuple(content["at"]), content["kind"], content["data"]
     )
+
+
+def check_actions(step: Step, actions: Mapping[str, Any]) -> None:
+    """Raise MetropolisError if JSON cannot represent the action of one of the agents."""
+    encode = msgspec.json.Encoder(enc_hook=plain).encode
+    for name, action in actions.items():
+        try:
+            encode(action)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise MetropolisError(
+                f"step {step}, agent {name!r}: its action {cut(action)} cannot be kept as JSON: "
+                f"{error}"
+            ) from error
 
 
 def plain(value: Any) -> Any:

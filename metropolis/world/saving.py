@@ -226,9 +226,20 @@ def _saving(agent: Agent) -> Iterator[None]:
         yield
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise MetropolisError(
-            f"the agent {agent.name!r} ({type(agent).__name__}) cannot be saved ({error}); its "
-            "fields should be plain data, or it should define save() and restore(saved)"
+            f"{_unsaved(agent)}the agent {agent.name!r} ({type(agent).__name__}) cannot be saved "
+            f"({error}); its fields should be plain data, or it should define save() and "
+            "restore(saved)"
         ) from error
+
+
+def _unsaved(agent: Agent) -> str:
+    """The beginning of an error: the field of `agent` that cannot be saved, if one is known."""
+    for name, value in () if hasattr(agent, "save") else _state(agent).items():
+        try:
+            to_json({name: value}, _encode)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return f"the field {name!r} of "
+    return ""
 
 
 def _state(agent: Agent) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from metropolis import Agent, Client, Entity, MetropolisError, Simulation, Whisper, World, fork
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.store.embedded import EmbeddedServer
 from metropolis.trace.parquet import read_trace
 
 MODES = ["lockstep", "out_of_order", "optimistic"]
@@ -84,6 +85,23 @@ def test_an_action_that_is_no_number_is_refused(mode: str) -> None:
 
     with pytest.raises(MetropolisError, match=r"step 0, agent '...': its action is nan, which"):
         Simulation(Room(), people(Divides), mode=mode).run(2)
+
+
+@pytest.mark.parametrize(("mode", "store"), [*((mode, "memory") for mode in MODES), ("", "own")])
+def test_an_action_that_is_no_data_names_its_agent(
+    mode: str, store: str, shared: EmbeddedServer
+) -> None:
+    @dataclass
+    class Odd(Person):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            return {"lift": [1j]} if self.name == "bob" else None
+
+    sentence = (
+        r"^step 0, agent 'bob': its action {'lift': \[1j\]} cannot be kept as JSON: complex is"
+    )
+    options = {"store": shared.url} if store == "own" else {"mode": mode}
+    with pytest.raises(MetropolisError, match=sentence):
+        Simulation(Room(), people(Odd), **options).run(2)
 
 
 @pytest.mark.parametrize("velocity", [0.1, 0.3, 1 / 3, 0.5])

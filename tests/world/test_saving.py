@@ -144,8 +144,9 @@ class Holder(Agent):
         ),
         (
             Holder("ann", object()),
-            r"^the agent 'ann' \(Holder\) cannot be saved \(object is not plain data\); its fields "
-            r"should be plain data, or it should define save\(\) and restore\(saved\)$",
+            r"^the field 'held' of the agent 'ann' \(Holder\) cannot be saved \(object is not "
+            r"plain data\); its fields should be plain data, or it should define save\(\) "
+            r"and restore\(saved\)$",
         ),
     ],
 )

@@ -14,8 +14,9 @@ import msgspec
 
 from metropolis.durable import DamagedError
 from metropolis.line_file import Format, Line, LineFile, Mark, read_lines, with_content
-from metropolis.types import MetropolisError, Position, Step
+from metropolis.types import Position, Step
 from metropolis.world.encoding import (
+    check_actions,
     entity_from_json,
     entity_to_json,
     event_from_json,
@@ -54,10 +55,9 @@ def line_of(record: StepRecord) -> bytes:
     }
     try:
         return _encoder.encode({key: part for key, part in content.items() if part not in ({}, [])})
-    except (TypeError, ValueError, OverflowError) as error:
-        raise MetropolisError(
-            f"step {record.step}: an action or a written value is not plain data: {error}"
-        ) from error
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        check_actions(record.step, record.actions)  # the rest was checked when it was written
+        raise
 
 
 def record_of(line: bytes) -> StepRecord:
