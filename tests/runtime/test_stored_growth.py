@@ -44,5 +44,6 @@ def test_a_whole_run(
             store = stored(shared, out)
             sizes.append(store.inspect().memory_bytes)
             keys.append(shared.client.dbsize())
-    for measured in (sizes, keys):  # single values depend on how far some agents are ahead
-        assert median(measured[40:]) < 1.25 * median(measured[5:20]), measured
+    # Single values depend on how far agents are ahead: on a busy machine, most of the later ones.
+    for measured in (sizes, keys):
+        assert min(measured[40:]) < 1.1 * median(measured[5:20]), measured
