@@ -202,7 +202,7 @@ class RunOptions:
             engines = Fleet.uniform(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
             name = "prefix" if self.dispatcher is None else self.dispatcher
             dispatcher = named(DISPATCHERS, name)(engines)
-            policy = named(POLICIES, self.policy or "kairos")()
+            policy = named(POLICIES, "kairos" if self.policy is None else self.policy)()
             return LocalGateway(
                 self.engine,
                 policy,
@@ -226,10 +226,9 @@ class RunOptions:
             fleet = choice.fleet
         if self.policy is None and self.dispatcher is None:
             return VirtualInstances(backend, fleet, choice=choice)
-        policy, dispatcher = plug_ins(
-            self.policy or "step", self.dispatcher, fleet.dispatcher_view()
-        )
-        return VirtualInstances(backend, fleet, policy=policy, dispatcher=dispatcher, choice=choice)
+        policy = "step" if self.policy is None else self.policy
+        order, dispatcher = plug_ins(policy, self.dispatcher, fleet.dispatcher_view())
+        return VirtualInstances(backend, fleet, policy=order, dispatcher=dispatcher, choice=choice)
 
     def configuration(
         self, scenario: Scenario, folder: Path, *, resume: bool, trust: bool

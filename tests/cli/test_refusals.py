@@ -81,6 +81,8 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("meadow.py", "--policy", "topology"), "'topology' is not for replays"),
         (("meadow.py", "--policy", "kairo"), "the policies (did you mean 'kairos'?): atlas, "),
         (("meadow.py", "--dispatcher", ""), "'' is not among the dispatchers"),
+        (("meadow.py", "--policy", ""), "'' is not among the policies"),
+        (("meadow.py", "--engine", "http://127.0.0.1:1", "--policy", ""), "'' is not among the p"),
         (("meadow.py", "--dispatcher", "prefx"), "the dispatchers (did you mean 'prefix'?): "),
         (("meadow.py", "--policy", "meadow.py"), "names no class; write"),
         (
