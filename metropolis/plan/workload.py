@@ -129,7 +129,10 @@ def _tokens(part: str | int) -> int:
 
 
 def _flops(shape: Architecture, prompt: Counts, output: Counts) -> npt.NDArray[np.float64]:
-    """Products with the weights, and attention to all tokens before (SamuLLM, Eqs. 1 and 2)."""
+    """Products with the weights, and attention to all tokens before.
+
+    SamuLLM's Eq. 1 counts a prefill as if all requests were as long as the longest of them.
+    """
     tokens = (prompt + output).astype(float)
     flops = shape.flops_per_token * tokens + shape.attention_flops * tokens * tokens / 2
     return np.asarray(flops)
