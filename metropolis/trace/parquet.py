@@ -10,7 +10,9 @@ import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, BinaryIO
 from uuid import uuid4
 
@@ -105,16 +107,17 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     write_pieces([trace], path)
 
 
-def write_pieces(pieces: Iterable[Trace], path: str | Path) -> None:
+def write_pieces(pieces: Iterable[Trace], path: str | Path, mode: int = 0o666) -> None:
     """Like `write_trace`, for a trace in one or more pieces of consecutive steps.
 
-    Only one piece is in memory at a time. The trace starts when its first piece does.
+    Only one piece is in memory at a time. The trace starts when its first piece does. `mode`: that
+    of a new file, limited by the umask.
     """
     path = Path(path)
     target = _writable(path)
     unfinished = target.parent / f".{target.name}.{uuid4().hex[:8]}"
     try:
-        with unfinished.open("xb") as file:
+        with open(unfinished, "xb", opener=partial(os.open, mode=mode)) as file:
             _write(pieces, path, file)
             file.flush()
             os.fsync(file.fileno())
@@ -288,7 +291,8 @@ def _check_types(schema: pa.Schema, path: Path) -> None:
         if kind is None:
             raise MetropolisError(f"{path}: the column {name} is missing; it should be {right}")
         if not fits:
-            raise MetropolisError(f"{path}, column {name}: is {kind}; it should be {right}")
+            found = shorten(f"{kind}", 80, placeholder=" …")
+            raise MetropolisError(f"{path}, column {name}: is {found}; it should be {right}")
 
     def kind_of(fields: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
         indices = fields.get_all_field_indices(name)

@@ -125,9 +125,12 @@ def test_a_budget_ends_the_run_which_goes_on_with_a_larger_one(
 
 def test_a_finished_run_can_be_continued(tmp_path: Path, whole: RunResult) -> None:
     simulation(Counting(), tmp_path / "run").run(STEPS // 2)
+    left = tmp_path / "run" / ".trace.parquet.0123abcd"  # of a process that was killed
+    left.touch()
     backend = Counting()
     same(simulation(backend, tmp_path / "run", resume=True).run(STEPS), whole)
     assert backend.bought.total() < whole.calls
+    assert not left.exists()
 
 
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metropolis.trace.metadata import meta_to_json
@@ -370,6 +370,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     kept=st.one_of(st.just(1.0), st.floats(0, 1)),
     checksums=st.booleans(),
 )
+@example(seed=0, flips=[(0.7395283706476418, 1)], kept=1.0, checksums=False)  # a long type
 @settings(max_examples=400, deadline=None)
 def test_flipped_and_cut_bytes_never_get_past_a_sentence(
     seed: int,

@@ -264,8 +264,9 @@ class RunDirectory:
 
     def write_trace(self, trace: RunTrace) -> None:
         """Write the trace of the whole run."""
-        write_pieces(trace.pieces(), self.trace)
-        self.trace.chmod(0o600)
+        for unfinished in self.root.glob(f".{self.trace.name}.*"):  # of killed processes
+            unfinished.unlink()
+        write_pieces(trace.pieces(), self.trace, 0o600)
 
     def read(self) -> dict[str, Any]:
         """Read run.json; raises MetropolisError if there is no run here, or it is damaged.
