@@ -487,3 +487,25 @@ class Speculation:
 # --- text (cpp/bindings/bind_text.cpp)
 
 def approximate_tokens(text: str) -> int: ...
+
+# --- places that entities have left (cpp/bindings/bind_left_places.cpp)
+
+class LeftPlaces:
+    """See cpp/include/metropolis/left_places.hpp; a change is pairs of an agent and a step.
+
+    `known` is agent -> the latest step that is known.
+    """
+
+    def __init__(self, metric: Metric, cell_size: float) -> None: ...
+    def leave(
+        self, entity: int, place: tuple[float, float], step: int, change: Sequence[tuple[int, int]]
+    ) -> None: ...
+    def has_left(self, centre: tuple[float, float], radius: float, since: int) -> bool: ...
+    def unknown_to(
+        self,
+        agent: int,
+        known: dict[int, int],
+        centre: tuple[float, float],
+        radius: float,
+        since: int | None,
+    ) -> list[tuple[int, list[tuple[int, int]]]]: ...

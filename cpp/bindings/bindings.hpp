@@ -6,6 +6,7 @@
 
 void bind_controller(pybind11::module_& m);
 void bind_instance(pybind11::module_& m);
+void bind_left_places(pybind11::module_& m);
 void bind_replay(pybind11::module_& m);
 void bind_speculation(pybind11::module_& m);
 void bind_text(pybind11::module_& m);

@@ -30,6 +30,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The C++ core of metropolis: controller, simulated LLM instances, replay.";
   bind_controller(m);
   bind_instance(m);
+  bind_left_places(m);
   bind_replay(m);
   bind_speculation(m);
   bind_text(m);

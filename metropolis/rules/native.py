@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 import metropolis._core as _core
-from metropolis.rules.metrics import GenAgent, Geodesic, Hops, Metric, PlaneMetric
+from metropolis.rules.metrics import (
+    PLANE_METRICS,
+    GenAgent,
+    Geodesic,
+    Hops,
+    Metric,
+    PlaneMetric,
+)
 from metropolis.types import MetropolisError
 
 
 def core_metric(metric: Metric) -> _core.Metric:
     """The C++ implementation of a metric; raises MetropolisError when there is none."""
-    if isinstance(metric, PlaneMetric):
+    if isinstance(metric, PlaneMetric) and metric.name in PLANE_METRICS:
         return _core.plane_metric(metric.name)
     if isinstance(metric, Geodesic):
         return _core.geodesic_metric(metric.walls.astype(np.uint8), metric.horizon)

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from .controller_cases import controller_of, metric, use_bench, use_controller, use_metric
+from .controller_cases import (
+    controller_of,
+    metric,
+    use_bench,
+    use_controller,
+    use_left_places,
+    use_metric,
+)
 from .draw import Draw, FindingError, RefusedError
 
 PROFILE_FIELDS = {
@@ -21,7 +28,9 @@ PROFILE_FIELDS = {
     "c_once": (0, 1),
 }  # fmt: skip
 
-CONSTRUCTED = ("Profile", "Request", "InstancePool", "Replay", "Optimism", "Speculation")
+CONSTRUCTED = (
+    *("Profile", "Request", "InstancePool", "Replay", "Optimism", "Speculation", "LeftPlaces"),
+)
 
 
 def profile(draw: Draw) -> Any:
@@ -313,6 +322,7 @@ def public_names(core: Any) -> list[str]:
 CASES = (
     use_metric,
     use_controller,
+    use_left_places,
     use_bench,
     use_pool,
     use_simulate,

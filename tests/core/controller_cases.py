@@ -149,3 +149,29 @@ def use_bench(draw: Draw) -> None:
     draw.do(
         "bench_controller", draw.number(0, 5), draw.number(5, 9), metric(draw), agents, steps, 1
     )
+
+
+def use_left_places(draw: Draw) -> None:
+    places = draw.do("LeftPlaces", metric(draw), draw.number(1, 8))
+
+    def change() -> Any:
+        return [(draw.whole(0, 3), draw.whole(0, 9)) for _ in range(draw.random.randint(0, 2))]
+
+    draw.attempt(
+        [
+            lambda: draw.do(
+                "LeftPlaces.leave",
+                *(places, draw.whole(0, 4), place(draw), draw.whole(0, 9), change()),
+            ),
+            lambda: draw.do(
+                "LeftPlaces.has_left",
+                *(places, place(draw), draw.number(0, 1), draw.whole(-1, 9)),
+            ),
+            lambda: draw.do(
+                "LeftPlaces.unknown_to",
+                *(places, draw.whole(0, 3), draw.one_of({}, {0: draw.whole(-1, 9)}), place(draw)),
+                *(draw.number(0, 1), draw.one_of(None, draw.whole(-1, 9))),
+            ),
+        ],
+        12,
+    )

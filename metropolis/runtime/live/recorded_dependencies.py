@@ -9,8 +9,8 @@ those of the whole cluster, and on the last changes of what the world read for i
 from __future__ import annotations
 
 import asyncio
+import sys
 from array import array
-from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +18,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from metropolis._core import LeftPlaces
+from metropolis.rules.native import core_metric
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.trace.schema import ValueDependencies
 from metropolis.types import AgentId, Position, Step
 from metropolis.workers.cluster_step import copied
 from metropolis.world.base import World
-from metropolis.world.cells import Cell, Cells
 from metropolis.world.encoding import plain
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import Area, State
@@ -36,21 +37,6 @@ Needs = dict[AgentId, Step]
 
 _Change = tuple[tuple[AgentId, Step], ...]
 """What the effects of a step need, as `Needs`: there are many, and few need more than one agent."""
-
-
-@dataclass(slots=True)
-class _Left:
-    """The places in a cell that an entity has left."""
-
-    places: dict[Position, _Change]
-    """Place -> the last time that it left."""
-    latest: _Change
-    step: Step
-    """Of `latest`."""
-
-
-_LeftPlaces = defaultdict[Cell, dict[str, _Left]]
-"""Cell -> entity -> the places there that it has left; the entity that left last is last."""
 
 
 class RecordedDependencies:
@@ -69,21 +55,16 @@ class RecordedDependencies:
         self._digests = {entity.name: self._digest(entity) for entity in entities}
         self._changes: dict[str, _Change] = {}
         """Entity -> its last change."""
-        self._cells = Cells(world.metric, world.perception_radius)
-        self._left: _LeftPlaces = defaultdict(dict)
-        self._left_before: _LeftPlaces = defaultdict(dict)
-        """The part of it that is due to the step before."""
-        self._places: dict[Position, Position] = {}
-        """The places that anybody has left: many leave the same."""
+        self._left = LeftPlaces(core_metric(world.metric), max(1.0, world.perception_radius))
+        self._numbers = dict(self._ids)
+        """Those of entities in it: bodies have those of their agents."""
         self._emitted: dict[str, _Change] = {}
         """Agent -> its events of the step before."""
         self._answered: dict[AgentId, _Change] = {}
         """Agent -> what it answered to in the step before."""
-        self._known: list[Needs] = [{} for _ in names]
-        """By agent: what its steps so far depend on."""
+        self._known: list[Needs] = [{agent: sys.maxsize} for agent in range(len(names))]
+        """By agent: what its steps so far depend on; they all depend on its own."""
         self._names = names
-        self._checked: list[dict[Cell, Step]] = [{} for _ in names]
-        """By agent: it knows when others left a cell up to this step."""
         self._looked: list[Container[Area]] = [() for _ in names]
         """By agent: the areas that it looked at in its last step."""
         self._offsets, self._writer, self._ago = array("q", [0]), array("i"), array("i")
@@ -92,27 +73,34 @@ class RecordedDependencies:
 
     def add(self, step: Step, executions: Sequence[Execution]) -> None:
         """Add a step of all agents."""
-        self._is_known &= all(execution.clusters for execution in executions)
         if not self._is_known:
             return
+        ids, all_looked, answered = self._ids, self._looked, self._answered
         rows: dict[AgentId, Needs] = {}
         for execution in executions:
+            if not execution.clusters:
+                self._is_known = False
+                return
             for name, reads in execution.observed.items():
-                agent = self._ids[name]
-                looked, self._looked[agent] = self._looked[agent], reads.areas
-                if agent not in self._answered and self._is_unchanged(reads, step, looked):
+                agent = ids[name]
+                looked, all_looked[agent] = all_looked[agent], reads.areas
+                if agent not in answered and self._is_unchanged(reads, step, looked):
                     continue
-                needs = self._needs(reads, step, agent, looked)
+                needs: Needs = {}
+                self._add_needs(needs, reads, step, agent, looked)
                 for change in self._heard(name, reads, step, self._known[agent]):
                     _raise(needs, change)
-                if agent in self._answered:
-                    _raise(needs, self._answered[agent])
-                rows[agent] = self._learn(agent, needs)
+                if agent in answered:
+                    _raise(needs, answered[agent])
+                if row := self._news(agent, needs):
+                    rows[agent] = row
+                    self._known[agent] |= row
         effects = _Effects()
         for execution in executions:
+            events = execution.events
             for cluster in execution.clusters:
-                self._find(effects, step, cluster, execution)
-        self._left_before = defaultdict(dict)
+                if events or cluster.writes or cluster.answered:
+                    self._find(effects, step, cluster, execution)
         for name, (entity, change) in effects.writes.items():
             self._write(name, entity, change, step)
         self._emitted, self._answered = effects.emitted, effects.answered
@@ -120,12 +108,14 @@ class RecordedDependencies:
             if execution.writes or execution.events:
                 self._state.commit(step, execution.writes, execution.events)
         self._state.collect(step + 1)
-        for agent in range(len(self._known)):
-            if row := rows.get(agent):
-                for writer in sorted(row):
-                    self._writer.append(writer)
-                    self._ago.append(step - row[writer])
-            self._offsets.append(len(self._writer))
+        ended = 0
+        for agent in sorted(rows):
+            self._offsets.extend([len(self._writer)] * (agent - ended))
+            ended = agent
+            for writer, needed in sorted(rows[agent].items()):
+                self._writer.append(writer)
+                self._ago.append(step - needed)
+        self._offsets.extend([len(self._writer)] * (len(self._names) - ended))
 
     def result(self) -> ValueDependencies | None:
         """The dependencies so far; None if executions lacked what was read."""
@@ -155,76 +145,57 @@ class RecordedDependencies:
                 for since, _ in versions:
                     if since == step:
                         return False
-        left = self._left_before
-        for area in reads.areas if left else ():
-            if any(cell in left for cell in self._cells.near(*area, left)):
+        for area in reads.areas:
+            if self._left.has_left(*area, step - 2):  # in step - 1
                 return False
         return not (self._emitted and any(reads.events.values()))
 
-    def _needs(
-        self, reads: Reads, step: Step, agent: AgentId, looked: Container[Area] = ()
-    ) -> Needs:
-        """What the last changes of all that was read need, except of some that the agent knows.
+    def _add_needs(
+        self,
+        needs: Needs,
+        reads: Reads,
+        step: Step,
+        agent: AgentId,
+        looked: Container[Area] = (),
+    ) -> None:
+        """Add what the last changes of all that was read need, except of some that the agent knows.
 
         In the areas that were `looked` at in the step before, only its changes are not known.
         """
-        found = {self._changes.get(name) for name in reads.entities}
+        changes = self._changes
+        for name in reads.entities:
+            if name in changes:
+                _raise(needs, changes[name])
         for area, versions in reads.areas.items():
             is_new = area not in looked
             for since, entity in versions:
-                if (is_new or since == step) and entity is not None:
-                    found.add(self._changes.get(entity.name))
-            found.update(self._gone(area, versions, agent, is_new=is_new))
-        needs: Needs = {}
-        for change in found:
-            if change is not None:
+                if (is_new or since == step) and entity is not None and entity.name in changes:
+                    _raise(needs, changes[entity.name])
+            for change in self._gone(area, versions, agent, None if is_new else step - 2):
                 _raise(needs, change)
-        return needs
 
     def _gone(
-        self, area: Area, versions: Sequence[Any], agent: AgentId, *, is_new: bool
-    ) -> Iterable[_Change]:
+        self, area: Area, versions: Sequence[Any], agent: AgentId, since: Step | None
+    ) -> Iterable[Iterable[tuple[AgentId, Step]]]:
         """When those that are not among `versions` left the area, unless the agent knows that.
 
-        If the area is not new to the agent, only those that left in the step before count.
+        If the area is not new to the agent, only those that left after the step `since` count.
         """
-        seen: set[str] | None = None
-        own, known, checked = self._names[agent], self._known[agent], self._checked[agent]
-        left = self._left if is_new else self._left_before
-        for cell in self._cells.near(*area, left):
-            there = left.get(cell, {})
-            since = checked.get(cell, -1) if is_new else -1
-            newest: Step | None = None
-            for name in reversed(there):
-                gone = there[name]
-                if gone.step <= since:
-                    break
-                newest = gone.step if newest is None else newest
-                # Who knows the last time that an entity left knows the times before.
-                if name == own or _is_known(gone.latest, known, agent):
-                    continue
-                newest = gone.step - 1
-                if seen is None:
-                    seen = {entity.name for _, entity in versions if entity is not None}
-                if name in seen:
-                    continue
-                for place, change in gone.places.items():
-                    if _is_known(change, known, agent):  # faster than the metric
-                        continue
-                    if self._reach.metric.perceives(area[0], place, area[1]):
-                        yield change
-            if is_new and newest is not None:
-                checked[cell] = newest
+        found = self._left.unknown_to(agent, self._known[agent], *area, since)
+        if not found:
+            return ()
+        seen = {self._numbers.get(entity.name) for _, entity in versions if entity is not None}
+        return [change for number, change in found if number != agent and number not in seen]
 
     def _heard(self, name: str, reads: Reads, step: Step, known: Needs) -> Iterable[_Change]:
         """The events that make a difference to the agent's observation, unless they are `known`."""
-        if not self._emitted:
+        if not (self._emitted and any(reads.events.values())):
             return
         unheard: set[str] = set()
         observed = None
         for source in sorted(_sources(reads)):
             change = self._emitted.get(source)
-            if change is None or _is_known(change, known, self._ids[name]):
+            if change is None or _is_known(change, known):
                 continue
             if observed is None:
                 observed = self._observed(name, step, set())
@@ -242,16 +213,10 @@ class RecordedDependencies:
         except Exception:  # noqa: BLE001 -- it makes a difference
             return object()
 
-    def _learn(self, agent: AgentId, needs: Needs) -> Needs:
+    def _news(self, agent: AgentId, needs: Needs) -> Needs:
         """The part of `needs` that the agent's steps so far do not depend on."""
         known = self._known[agent]
-        new = {
-            other: step
-            for other, step in needs.items()
-            if other != agent and step > known.get(other, -1)
-        }
-        known |= new
-        return new
+        return {other: step for other, step in needs.items() if step > known.get(other, -1)}
 
     # --- what was changed
 
@@ -260,13 +225,10 @@ class RecordedDependencies:
     ) -> None:
         """Add the effects of a cluster, by value."""
         members = cluster.members
-        if not (execution.events or cluster.writes or cluster.answered):
-            return
-        events = {
-            name: of
-            for name in members
-            if (of := [event for event in execution.events if event.source == name])
-        }
+        events: dict[str, list[Event]] = {}
+        for event in execution.events:
+            if event.source in members:
+                events.setdefault(event.source, []).append(event)
         writes = {
             name: execution.writes[name]
             for name in cluster.writes
@@ -274,7 +236,6 @@ class RecordedDependencies:
         }
         if not (events or writes or cluster.answered):
             return
-        joint = self._change(step, members, [execution.resolved[name] for name in members])
         if len(members) > 1 and not cluster.answered:
             for name in members:
                 if name not in events and not writes:
@@ -291,6 +252,9 @@ class RecordedDependencies:
                     del events[name]
                     effects.emitted[name] = change
                 alone.end()
+        if not (events or writes or cluster.answered):
+            return
+        joint = self._change(step, members, [execution.resolved[name] for name in members])
         for written, entity in writes.items():
             effects.writes[written] = entity, joint
         effects.emitted.update(dict.fromkeys(events, joint))
@@ -299,13 +263,14 @@ class RecordedDependencies:
     def _change(self, step: Step, names: Sequence[str], reads: Sequence[Reads]) -> _Change:
         """A change that the actions of `names` make after these `reads`."""
         needs: Needs = {}
-        known = [self._known[self._ids[name]] for name in names]
-        for each, name in zip(reads, names, strict=True):
-            _raise(needs, self._needs(each, step, self._ids[name]).items())
+        agents = [self._ids[name] for name in names]
+        for each, agent in zip(reads, agents, strict=True):
+            self._add_needs(needs, each, step, agent)
             for source in _sources(each):
                 _raise(needs, self._emitted[source])
-        needs = {b: t for b, t in needs.items() if all(t > of.get(b, -1) for of in known)}
-        return (*(needs | {self._ids[name]: step for name in names}).items(),)
+        for agent in agents:
+            needs = self._news(agent, needs)
+        return (*needs.items(), *((agent, step) for agent in agents))
 
     def _alone(self, step: Step, name: str, action: Any) -> Transaction | None:
         """What the world makes of one agent's action; None: it cannot, without the others."""
@@ -349,13 +314,8 @@ class RecordedDependencies:
         else:
             self._hashes.pop(name, None)
         if before is not None and (after is None or after[0] != before[0]):
-            place = self._places.setdefault(before[0], before[0])
-            for left in (self._left, self._left_before):
-                there = left[self._cells.of(place)]
-                gone = there.pop(name) if name in there else _Left({}, change, step)
-                there[name] = gone
-                gone.places[place] = gone.latest = change
-                gone.step = step
+            number = self._numbers.setdefault(name, len(self._numbers))
+            self._left.leave(number, before[0], step, change)
 
 
 class _Deaf(View):
@@ -380,10 +340,10 @@ def _sources(reads: Reads) -> set[str]:
     return {event.source for events in reads.events.values() for event in events}
 
 
-def _is_known(change: _Change, known: Needs, own: AgentId) -> bool:
-    """Whether `known` contains what `change` needs, except of the agent `own`."""
+def _is_known(change: _Change, known: Needs) -> bool:
+    """Whether `known` contains what `change` needs."""
     for agent, step in change:  # noqa: SIM110 -- `all` of a generator takes twice as long
-        if agent != own and known.get(agent, -1) < step:
+        if known.get(agent, -1) < step:
             return False
     return True
 

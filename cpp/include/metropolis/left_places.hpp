@@ -1,0 +1,79 @@
+// The places that entities have left, for the dependencies by value of a run
+// (metropolis/runtime/live/recorded_dependencies.py).
+//
+// A change needs steps of agents. It is known to an agent that knows each of these steps or a later
+// one; who knows the last time that an entity left a place of a cell knows the times before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "metropolis/metric.hpp"
+#include "metropolis/types.hpp"
+
+namespace metropolis {
+
+class LeftPlaces {
+ public:
+  using Entity = std::int32_t;
+  using Change = std::vector<std::pair<AgentId, Step>>;
+  using Known = std::function<std::int64_t(AgentId)>;  // the latest step known, -1: none
+
+  // Cells are nodes of a graph, or squares of the plane, as in metropolis/world/cells.py: their
+  // side is at least 1, and at least every finite radius. Members throw std::invalid_argument when
+  // a place is no valid position or a radius is greater.
+  LeftPlaces(Metric metric, double cell_size);
+
+  // `entity` leaves a place. Steps are in order; a change that needs one agent needs this step.
+  void leave(Entity entity, Position place, Step step, Change change);
+
+  // Whether a place that is perceived from `centre` was left after the step `since`.
+  bool has_left(Position centre, double radius, Step since);
+
+  // The changes by which entities left the places that are perceived from `centre`, unless the
+  // agent knows them; of several that need one agent alone, the last. `since`: only later ones.
+  std::vector<std::pair<Entity, Change>> unknown_to(AgentId agent, const Known& known,
+                                                    Position centre, double radius,
+                                                    std::optional<Step> since);
+
+ private:
+  struct Left {
+    Position place;
+    Step step;
+    Change change;
+  };
+  struct Leaver {
+    Entity entity;
+    AgentId writer;          // alone needed by all its changes; SEVERAL: there is none
+    std::vector<Left> left;  // the last time at each place, in order
+  };
+  struct Leavers {
+    std::vector<Leaver> leavers;                // in the order of their last times
+    std::unordered_map<AgentId, Step> checked;  // agent -> it knows all changes up to this step
+  };
+  using Cell = std::pair<std::int64_t, std::int64_t>;
+  struct CellHash {
+    std::size_t operator()(const Cell& cell) const {
+      return static_cast<std::size_t>(cell.first) * 0x9E3779B97F4A7C15 ^
+             static_cast<std::size_t>(cell.second);
+    }
+  };
+  static constexpr AgentId SEVERAL = -1;
+
+  void check(Position place) const;
+  bool perceives(Position p, Position q, double radius) const;
+  Cell cell(double x, double y) const;
+  // Those of the cells within `radius`, and possibly of others.
+  std::vector<Leavers*> near(Position centre, double radius);
+
+  Metric metric_;
+  double size_;
+  std::unordered_map<Cell, Leavers, CellHash> cells_;
+};
+
+}  // namespace metropolis
