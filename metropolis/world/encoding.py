@@ -43,14 +43,15 @@ def event_from_json(content: Mapping[str, Any]) -> Event:
 
 def check_actions(step: Step, actions: Mapping[str, Any]) -> None:
     """Raise MetropolisError if JSON cannot represent the action of one of the agents."""
-    encode = msgspec.json.Encoder(enc_hook=plain).encode
+    encode = msgspec.json.Encoder(enc_hook=plain, order="sorted").encode
     for name, action in actions.items():
         try:
             encode(action)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise MetropolisError(
-                f"step {step}, agent {name!r}: its action {cut(action)} cannot be kept as JSON: "
-                f"{error}"
+                f"step {step}, agent {name!r}: its action {cut(action)} cannot be kept as JSON "
+                f"({error}); actions are numbers, texts, arrays, lists, and mappings of texts to "
+                "these"
             ) from error
 
 
@@ -60,7 +61,4 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(
-        f"{type(value).__name__} is not plain data; actions are numbers, texts, arrays, and "
-        "mappings and lists of these"
-    )
+    raise TypeError(f"{type(value).__name__} is not plain data")

@@ -10,7 +10,7 @@ from typing import Any
 from metropolis.rules.metrics import distance
 from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.clusters import clusters
-from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.entities import AGENT, Entity, Event, checked_position
 from metropolis.world.state import State
 from metropolis.world.view import Reach, View
 
@@ -89,6 +89,7 @@ class Member(View):
 
     def move(self, position: Position) -> None:
         """Move to `position`, at most the velocity away; visible from the next step on."""
+        position = checked_position(position, self.name)
         self._check_place(position)
         if not self._is_in_reach(position):
             far = distance(self._reach.metric, self.position, position)
@@ -116,7 +117,7 @@ class Member(View):
         if "/" in kind:  # two agents could otherwise make the same name
             raise MetropolisError(f"{self._prefix()} adds a {kind!r}; a kind contains no /")
         name = f"{kind}/{self.name}/{self.step}/{self._added}"
-        place = self.position if position is None else position
+        place = self.position if position is None else checked_position(position, name)
         self._check_place(place)
         self._check_write(f"a new {kind}", place)
         self._added += 1
@@ -134,7 +135,7 @@ class Member(View):
 
     def emit(self, kind: str, position: Position | None = None, /, **data: Any) -> None:
         """Emit an event that agents around `position` perceive in their next step."""
-        place = self.position if position is None else position
+        place = self.position if position is None else checked_position(position, kind)
         self._check_place(place)
         self._check_write(f"the event {kind!r}", place)
         self._transaction.events.append(Event(self.step, self.name, place, kind, data))

@@ -148,12 +148,12 @@ class View:
 
     def _near(self, radius: float | None) -> Iterable[Entity]:
         limit = self._reach.perception_radius
-        if radius is not None and radius > limit:
+        chosen = limit if radius is None else float(radius)  # of any precision
+        if chosen > limit:
             raise CausalityError(
-                f"{self._prefix()} looks {radius:g} far, {radius - limit:g} beyond the perception "
+                f"{self._prefix()} looks {chosen:g} far, {chosen - limit:g} beyond the perception "
                 f"radius {limit:g}"
             )
-        chosen = limit if radius is None else radius
         versions = self.reads.areas.get((self.position, chosen))
         if versions is None:
             found = self._state.near(self.position, chosen, self.step)

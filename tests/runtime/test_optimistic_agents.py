@@ -13,8 +13,12 @@ import pytest
 
 import metropolis.workers.local as local
 from metropolis.llm.backends.compatible import Compatible
+from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.runtime.live.optimistic import OptimisticWorkerPool
+from metropolis.runtime.live.simulation import Simulation
+from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Position
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
@@ -244,3 +248,44 @@ def test_draws_in_an_intent_change_nothing(seed: int) -> None:
         agents = [Draws(name) for name in world.names]
         histories.add(run(world, agents, mode, 25, seed=seed, **how).history_sha256)
     assert len(histories) == 1
+
+
+class Crossing(World):
+    name: str = "crossing"
+    perception_radius: float = 3
+    max_velocity: float = 1
+
+    def reset(self, *, seed: int, options: Any) -> list[Entity]:
+        return [Entity(name, (2 * i, 0), "agent") for i, name in enumerate("abcd")]
+
+    def observe(self, view: Any) -> Any:
+        return [body.position for body in view.agents()]
+
+    def resolve(self, cluster: Any) -> None:
+        for member in cluster:
+            way = member.action if member.agents(1) else -member.action
+            member.move((member.position[0] + way, 0))
+
+
+@dataclass
+class Collects(Agent):
+    """Its set yields 9 before 16, and once restored 16 before 9."""
+
+    name: str
+    seen: set[int] = field(default_factory=set)
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        self.seen.update(range(20))
+        self.seen -= {*range(20)} - {9, 16}
+        await llm.chat(f"{observation} {sorted(self.seen)}")
+        return self.random.choice((-1, 0, 1))
+
+
+def test_an_intent_does_not_answer_for_the_order_of_a_set() -> None:
+    def ran(**how: Any) -> str:
+        fleet = SimulatedFleet.uniform("llama-3-8b/l4", 1)
+        llm = VirtualInstances(Scripted(lambda _, draw: "x " * draw.randrange(1, 99)), fleet)
+        agents = [Collects(name) for name in "abcd"]
+        return Simulation(Crossing(), agents, llm, **how).run(30).history_sha256
+
+    assert ran(mode="optimistic", waste_budget=1.0) == ran(mode="lockstep")

@@ -87,19 +87,31 @@ def test_an_action_that_is_no_number_is_refused(mode: str) -> None:
         Simulation(Room(), people(Divides), mode=mode).run(2)
 
 
+@pytest.mark.parametrize("where", ["a store", "a folder"])
+def test_a_state_that_would_be_restored_otherwise_is_refused_at_the_beginning(
+    where: str, shared: EmbeddedServer, tmp_path: Path
+) -> None:
+    @dataclass
+    class Homed(Person):
+        home: Any = (3, 4)
+
+    options: Any = {"store": shared.url} if where == "a store" else {"out": tmp_path / "run"}
+    with pytest.raises(MetropolisError, match=r"'home' .* is \(3, 4\) and would be restored as \["):
+        Simulation(Room(), people(Homed), **options).run(1)
+
+
 @pytest.mark.parametrize(("mode", "store"), [*((mode, "memory") for mode in MODES), ("", "own")])
+@pytest.mark.parametrize("action", [{"lift": [1j]}, {1: "votes"}])
 def test_an_action_that_is_no_data_names_its_agent(
-    mode: str, store: str, shared: EmbeddedServer
+    mode: str, store: str, action: Any, shared: EmbeddedServer
 ) -> None:
     @dataclass
     class Odd(Person):
         async def proceed(self, observation: Any, llm: Any) -> Any:
-            return {"lift": [1j]} if self.name == "bob" else None
+            return action if self.name == "bob" else None
 
-    sentence = (
-        r"^step 0, agent 'bob': its action {'lift': \[1j\]} cannot be kept as JSON: complex is"
-    )
-    options = {"store": shared.url} if store == "own" else {"mode": mode}
+    sentence = rf"^step 0, agent 'bob': its action {re.escape(str(action))} cannot be kept as JSON"
+    options: Any = {"store": shared.url} if store == "own" else {"mode": mode}
     with pytest.raises(MetropolisError, match=sentence):
         Simulation(Room(), people(Odd), **options).run(2)
 

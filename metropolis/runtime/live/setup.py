@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import iscoroutine
 from math import inf, isfinite
-from numbers import Real
 from typing import Any
 
 from metropolis.llm.backends.scripted import Scripted
@@ -147,10 +146,11 @@ def checked_reach(world: World) -> Reach:
         if name == "joint_radius" and value is None:
             continue
         least = -inf if name == "joint_radius" else 0  # negative: no joint actions
-        is_number: bool = isinstance(value, Real)
+        # NumPy's other numbers would be added in their own precision, by some parts only
+        is_number = isinstance(value, int | float)
         if not is_number or not value >= least:
             raise MetropolisError(
-                f"the world's {name} is {value!r}; it should be a number, at least 0"
+                f"the world's {name} is {value!r}; it should be an int or a float, at least 0"
             )
         most = VELOCITY_MAX if name == "max_velocity" else RADIUS_MAX
         if most < abs(value) < inf:

@@ -26,7 +26,7 @@ from metropolis.store.memory import MemoryServer
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import SavedWhenRead, check_saved, save
+from metropolis.world.saving import SavedWhenRead, check_saved, save_json
 
 MEMORY = "memory"
 _UNNAMEABLE = re.compile(r"[^\w .,#%+=@()\[\]'-]+")
@@ -158,7 +158,7 @@ def _saved(agents: Sequence[Agent]) -> dict[AgentId, Any]:
     """The minds by number; raises MetropolisError if workers would not restore one as it is."""
     minds = {}
     for number, agent in enumerate(agents):
-        minds[number] = save(agent)
+        minds[number] = msgspec.json.decode(save_json(agent))
         check_saved(agent, minds[number])
     return minds
 

@@ -186,8 +186,8 @@ class OneResolution:
         path = mind.intents.get(body.position)
         if path is None:
             agent = minds.take(number, mind, self.step)
-            path = mind.intents[body.position] = local.intent(agent, body, FORECAST_STEPS)
-            minds.check_intent(number, agent, mind.saved)
+            with minds.unchanged_by_intent(number, agent):
+                path = mind.intents[body.position] = local.intent(agent, body, FORECAST_STEPS)
             mind.agent = agent
         return path
 

@@ -8,6 +8,7 @@ A resolution takes only the minds of members that answer; the others are the sam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -74,13 +75,17 @@ class Minds:
             check_saved(agent, from_parts(saved), exact=True)
         return saved
 
-    def check_intent(self, number: AgentId, agent: Agent, saved: Parts) -> None:
-        """Raise MetropolisError if `intent` has changed the agent, whose state was `saved`.
+    @contextmanager
+    def unchanged_by_intent(self, number: AgentId, agent: Agent) -> Iterator[None]:
+        """Raise MetropolisError if the block, which calls `intent`, has changed the agent.
 
         A sample is checked.
         """
         is_checked = self._intents.takes(type(agent))
-        if is_checked and save_parts(agent, self._chunks[number]) != saved:
+        # not the mind's: a set that was restored may yield its items in another order
+        before = save_parts(agent, self._chunks[number]) if is_checked else None
+        yield
+        if is_checked and save_parts(agent, self._chunks[number]) != before:
             raise MetropolisError(
                 f"step {agent.step}, agent {agent.name!r} ({type(agent).__name__}): its intent() "
                 "changes it; it may only tell where the agent expects to be"
