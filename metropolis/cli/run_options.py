@@ -109,6 +109,10 @@ class RunOptions:
                 "--store, or omit --workers"
             )
 
+    def about(self, folder: Path, scenario: Scenario) -> dict[str, Any]:
+        """How run.json in `folder` says that `scenario` is run."""
+        return self.kept(folder) | {"agents": len(scenario.agents)}
+
     def kept(self, folder: Path) -> dict[str, Any]:
         """Return the options as run.json in `folder` keeps them: without passwords.
 
@@ -251,7 +255,7 @@ class RunOptions:
             metrics_port=self.metrics,
             waste_budget=self.waste_budget,
             stall_s=self.stall,
-            about=self.kept(folder) | {"agents": len(scenario.agents)},
+            about=self.about(folder, scenario),
         )
 
     def client(self, backend: Backend) -> Client:

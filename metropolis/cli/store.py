@@ -14,7 +14,13 @@ from rich.table import Table
 
 from metropolis.addresses import shown
 from metropolis.cli.terminal import printable
-from metropolis.store.base import Inspection, Queued, Server
+from metropolis.store.base import (
+    Inspection,
+    Queued,
+    Server,
+    StoreError,
+    StoreUnavailableError,
+)
 from metropolis.store.factory import (
     ADDRESS_FORMS,
     ADDRESS_VARIABLES,
@@ -43,12 +49,18 @@ def command() -> None:
 def ls_command(address: str | None, as_json: bool) -> None:
     """List the runs: their progress, memory, and the holders of their leases."""
     with _opened(address) as server:
-        about = {run: server.store(run).inspect() for run in server.runs()}
+        about = {run: _inspected(server, run) for run in server.runs()}
     if as_json:
-        click.echo(msgspec.json.encode(about))
+        click.echo(
+            msgspec.json.encode(
+                {run: {"error": of} if isinstance(of, str) else of for run, of in about.items()}
+            )
+        )
         return
     table = Table("run", "world", "agents", "floor", "of", "memory MB", "holder", box=box.SIMPLE)
     for run, of in about.items():
+        if isinstance(of, str):
+            continue
         table.add_row(
             printable(run),
             printable(of.info.world),
@@ -59,6 +71,19 @@ def ls_command(address: str | None, as_json: bool) -> None:
             printable(of.holder or "–") if of.lease_left_s > 0 else "–",
         )
     print_whole(table, Console(markup=False, emoji=False))
+    for of in about.values():
+        if isinstance(of, str):
+            click.echo(printable(of))
+
+
+def _inspected(server: Server, run: str) -> Inspection | str:
+    """The state of a run, or the error of a damaged one, which should not hide the others."""
+    try:
+        return server.store(run).inspect()
+    except StoreUnavailableError:
+        raise
+    except StoreError as error:
+        return f"{error}"
 
 
 @command.command("inspect")

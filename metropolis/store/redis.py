@@ -96,7 +96,7 @@ from metropolis.store.encoding import (
     purchases_of,
 )
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
-from metropolis.store.redis_inspection import inspection_of
+from metropolis.store.redis_inspection import damage_reported, inspection_of
 from metropolis.store.restarts import RESTARTED, Confirmed
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
@@ -195,7 +195,8 @@ class RedisStore(CommandStore):
                 encoded = self._client.get(f"{self.prefix}info")
             if encoded is None:
                 raise StoreError(f"{shown(self.url)}: there is no run {self._name!r}")
-            info = info_of(encoded)
+            with damage_reported(self.shown):
+                info = info_of(encoded)
             self._known = info, Cells(info)
         return self._known
 
@@ -387,5 +388,5 @@ class RedisStore(CommandStore):
     def inspect(self) -> Inspection:
         """See Store."""
         info, _ = self._run()
-        with self.store_errors():
+        with self.store_errors(), damage_reported(self.shown):
             return inspection_of(self._client, self.prefix, info)

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from metropolis.store.base import Inspection, Queued, RunInfo
+import msgspec
+
+from metropolis.store.base import Inspection, Queued, RunInfo, StoreError
 from metropolis.store.connect import Client, warnings
 from metropolis.store.encoding import cluster_of
 from metropolis.types import AgentId, Step
+
+
+@contextmanager
+def damage_reported(run: str) -> Iterator[None]:
+    """Raise what decoding values raises as StoreError; `run` begins the sentence."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise StoreError(
+            f"{run} is damaged, or keys of that name are not of metropolis "
+            f"({type(error).__name__}: {error}); metropolis store rm removes it"
+        ) from error
 
 
 def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
@@ -24,12 +39,16 @@ def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
     now_ms = seconds * 1000 + microseconds // 1000
     until_ms = {name.decode(): end for name, end in leases}
     ready, claimed = _queues(clusters, claims, until_ms, now_ms)
+    blocked_by = {int(agent): int(blocked[agent]) for agent in sorted(blocked, key=int)}
+    queued = (agent for cluster in (*ready, *claimed) for agent in cluster.agents)
+    for agent in (*blocked_by, *blocked_by.values(), *queued):
+        _ = info.agents[agent]  # raises IndexError
     return Inspection(
         info,
         int(state["floor"]),
         int(state["released"]),
         [int(nodes[agent].partition("\n")[0]) for agent in sorted(nodes, key=int)],
-        {int(agent): int(blocked[agent]) for agent in sorted(blocked, key=int)},
+        blocked_by,
         ready,
         claimed,
         acknowledgements,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from redis.exceptions import ResponseError
+
 from metropolis.addresses import shown
 from metropolis.store.base import Server, Store, StoreError
 from metropolis.store.connect import connect, store_errors
@@ -24,19 +28,40 @@ class RedisServer(Server):
         """See Server."""
         with store_errors(self.url):
             found = self.client.scan_iter(match="metropolis:{*}:info", count=1000)
-            return sorted(key.decode()[len("metropolis:{") : -len("}:info")] for key in found)
+            names = (key[len("metropolis:{") : -len("}:info")] for key in found)
+            return sorted(name.decode() for name in names if _is_ours(name))
 
     def remove(self, run: str) -> None:
         """See Server."""
-        about = self.store(run).inspect()
-        if about.lease_left_s > 0:
-            raise StoreError(
-                f"{shown(self.url)}: the run {run!r} is held by {about.holder}; end it first"
-            )
+        prefix = prefix_of(run)
         with store_errors(self.url):
-            for key in list(keys_of(self.client, prefix_of(run))):
-                self.client.unlink(key)
+            if not self.client.exists(f"{prefix}info"):
+                raise StoreError(f"{shown(self.url)}: there is no run {run!r}")
+            with suppress(ResponseError):  # a key of that name with another type of value
+                holder, until_ms = self.client.hmget(f"{prefix}state", "holder", "until_ms")
+                seconds, microseconds = self.client.time()
+                now_ms = seconds * 1000 + microseconds // 1000
+                if until_ms and until_ms.isdigit() and int(until_ms) > now_ms:
+                    raise StoreError(
+                        f"{shown(self.url)}: the run {run!r} is held by {_text(holder)}; end it "
+                        "first"
+                    )
+            # in one command: a part of a run would be taken for all of it
+            self.client.unlink(*keys_of(self.client, prefix))
 
     def close(self) -> None:
         """See Server."""
         self.client.close()
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"another process").decode(errors="replace")
+
+
+def _is_ours(name: bytes) -> bool:
+    """Whether a run may have this name; other programs' keys may be like ours."""
+    try:
+        prefix_of(name.decode())
+    except (UnicodeDecodeError, StoreError):
+        return False
+    return True

@@ -130,8 +130,9 @@ class ClaimingWorker:
             claims = await asyncio.shield(request)
         except asyncio.CancelledError:
             self._ending = True
-            for claim in await request:
-                self._give_back(claim)
+            with suppress(StoreError, TimeoutError):  # the claims expire anyway
+                for claim in await asyncio.wait_for(request, END_S):
+                    self._give_back(claim)
             raise
         for number, claim in enumerate(claims):
             try:

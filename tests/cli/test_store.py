@@ -123,3 +123,58 @@ def test_who_names_no_run_is_told_which_there_are(
         monkeypatch.setenv("METROPOLIS_STORE", url)
         said = run(monkeypatch, capsys, "rm", "nothing")[1]
         assert "hunter2" not in said
+
+
+def test_a_damaged_run_hides_no_other_and_can_be_removed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedServer() as server:
+        monkeypatch.setenv("METROPOLIS_STORE", server.url)
+        foreign = [b"metropolis:{}:info", b"metropolis:{\xff}:info", b"metropolis:{a}b}:info"]
+        for key in foreign:
+            server.client.set(key, b"not ours")
+        for name, key, field, value in (
+            ("good", "", "", ""),
+            ("no-floor", "state", "floor", "here"),
+            ("no-node", "nodes", "0", "x"),
+            ("nobody", "blocked", "0", "99"),
+            ("no-info", "info", "", "[]"),
+        ):
+            begin(server.store(name), 5)
+            if field:
+                server.client.hset(f"metropolis:{{{name}}}:{key}", field, value)
+            elif key:
+                server.client.set(f"metropolis:{{{name}}}:{key}", value)
+        status, listed = run(monkeypatch, capsys, "ls")
+        assert status == 0
+        damaged = ["no-floor", "no-info", "no-node", "nobody"]
+        for name in damaged:
+            assert f"the run '{name}' is damaged" in " ".join(listed.split())
+        _, said = run(monkeypatch, capsys, "ls", "--json")
+        about = json.loads(said)
+        assert sorted(about) == sorted(["good", *damaged])
+        assert [name for name in about if "error" not in about[name]] == ["good"]
+        for name in damaged:
+            status, said = run(monkeypatch, capsys, "inspect", name)
+            assert (status, "is damaged" in said) == (2, True)
+            assert run(monkeypatch, capsys, "rm", name) == (0, f"removed {name}\n")
+        assert server.runs() == ["good"]
+        assert all(map(server.client.exists, foreign))
+
+
+def test_an_interrupted_removal_removes_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a run would be taken for all of it."""
+    with EmbeddedServer() as server:
+        begin(server.store("tuesday"), 5)
+        sent, execute = [], server.client.execute_command
+
+        def interrupted(*command: object, **options: object) -> object:
+            if "UNLINK" in command:
+                if sent:
+                    raise ConnectionError
+                sent.append(command)
+            return execute(*command, **options)
+
+        monkeypatch.setattr(server.client, "execute_command", interrupted)
+        server.remove("tuesday")
+        assert server.client.dbsize() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,10 @@ from metropolis.runtime.folder.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from metropolis.runtime.live.checkpointing import Checkpointer
 from metropolis.runtime.live.simulation import Simulation
+from metropolis.store.base import FencedOutError
+from metropolis.store.embedded import EmbeddedServer
 from metropolis.world.base import Agent
 from tests.runtime.walkers import Meadow, choose
 
@@ -82,3 +86,29 @@ def test_the_first_the_newest_and_an_even_choice_of_others_stay(
     assert max((b - a for a, b in pairwise(steps)), default=0) <= 2 * even + max(moves)
     found = kept.newest(written[-1] - 1)
     assert (found and found.step) == (steps[-2] if steps[1:] else None)
+
+
+def test_a_process_that_another_has_replaced_writes_none(
+    tmp_path: Path, shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads from the store may be of later steps."""
+    world, out = Meadow(4, side=9), tmp_path / "it"
+    run = Simulation(
+        world,
+        [Quick(name) for name in world.names],
+        out=out,
+        store=shared.url,
+        checkpoint_wall_s=0,
+    )
+    write = Checkpointer.write
+
+    def taken_over(self: Checkpointer, *arguments: Any) -> None:
+        if self.step > 5:
+            key = json.loads((out / "store.json").read_text())["run"]
+            shared.client.hincrby(f"metropolis:{{{key}}}:state", "fence", 1)
+        write(self, *arguments)
+
+    monkeypatch.setattr(Checkpointer, "write", taken_over)
+    with pytest.raises(FencedOutError, match="was taken over"):
+        run.run(40)
+    assert max(Checkpoints(out / "checkpoints").steps()) <= 5

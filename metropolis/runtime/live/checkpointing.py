@@ -31,6 +31,9 @@ class Source(Protocol):
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """What `step` sees; `step` is the floor."""
 
+    def check_lease(self) -> None:
+        """Raise StoreError if another process has taken the run: what was read may be its own."""
+
 
 class Checkpointer:
     """Writes a checkpoint every `every_wall_s`, and one of the last step."""
@@ -69,6 +72,7 @@ class Checkpointer:
         entities, events = self._source.world(self.step)
         at_last = self.step == self._last
         minds = self._source.minds() if at_last else self._source.kept_minds()
+        self._source.check_lease()
         agents = {name: minds[number] for number, name in enumerate(self._names)}
         self._checkpoints.add(Checkpoint(self.step, entities, events, agents, now_s, past))
         self.step = self._last

@@ -9,9 +9,9 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Positio
 from metropolis.workers.leases import Heartbeat, retry, retry_async
 from metropolis.world.entities import Entity, Event
 from metropolis.world.user_errors import single_error
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LEASE_S = 10.0
 WAIT_S = 0.25
@@ -83,8 +86,9 @@ class Executor:
         self._blocked_by = np.full(len(self._names), _UNREPORTED, np.int32)
         """As reported to the store, for every agent."""
         self._lease = ExitStack()
-        self._released_wall_s = self._active_wall_s = time.monotonic()
-        """Times of the last release, and of the last acknowledgement or dispatch."""
+        self._released_wall_s = self._active_wall_s = self._renewed_wall_s = time.monotonic()
+        """Times of the last release, of the last acknowledgement or dispatch, and of the last
+        renewal of the lease."""
         self.failure: BaseException | None = None
         """The reason for a premature end of the run."""
 
@@ -136,14 +140,20 @@ class Executor:
             and not self._controller.finished
         ):
             try:
-                await self._commit(
-                    await retry_async(self._async_store.acknowledgements, self._last_id, WAIT_S)
+                acknowledged = await self._unless_ended(
+                    self._async_store.acknowledgements, self._last_id, WAIT_S
                 )
+                if time.monotonic() - self._renewed_wall_s > self._lease_s:  # it was suspended
+                    self.check_lease()
+                if acknowledged is not None:
+                    await self._commit(acknowledged)
             except MetropolisError as failure:
                 self.end(failure)
 
     def collect(self) -> None:
         """Drop the data below the floor from the store: it is recorded."""
+        if self.failure is not None:  # the store may be the reason
+            return
         now_wall_s = time.monotonic()
         early = now_wall_s - self._released_wall_s < RELEASE_S
         if early and not (self._worker_pool.shared or self._controller.finished):
@@ -153,6 +163,11 @@ class Executor:
             retry(self._store.collect, self._fence, self._controller.floor)
         except StoreError as failure:
             self.end(failure)
+
+    def check_lease(self) -> None:
+        """Raise StoreError if another process has taken the run: what was read may be its own."""
+        retry(self._store.renew_lease, self._fence, self._lease_s)
+        self._renewed_wall_s = time.monotonic()
 
     def keep_minds(self, step: Step) -> bool:
         """See Store.keep_minds."""
@@ -250,9 +265,19 @@ class Executor:
             self._timeline.waiting(edges)
         if clusters or ahead or edges or floor != self.reported_floor:
             self.reported_floor = floor
-            await retry_async(
+            await self._unless_ended(
                 self._async_store.dispatch, self._fence, clusters, edges, floor, ahead
             )
+
+    async def _unless_ended(
+        self, call: Callable[P, Awaitable[T]], *arguments: P.args, **options: P.kwargs
+    ) -> T | None:
+        """`retry_async` until the run ends; then None."""
+
+        async def attempt() -> T | None:
+            return None if self.failure is not None else await call(*arguments, **options)
+
+        return await retry_async(attempt)
 
     def _lookahead(self, ready: Iterable[Dispatch]) -> dict[AgentId, Lookahead]:
         """Lookahead of single agents that exceeds the known one, or must be renewed now."""
@@ -285,6 +310,7 @@ class Executor:
         """Renew the lease, in the thread of the heartbeat."""
         try:
             self._store.renew_lease(self._fence, self._lease_s)
+            self._renewed_wall_s = time.monotonic()
         except StoreUnavailableError:
             return  # it may return before the lease expires
         except StoreError as failure:

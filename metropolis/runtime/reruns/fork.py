@@ -48,6 +48,7 @@ def fork(
     options: Mapping[str, Any] | None = None,
     on_step: Callable[[StepRecord], object] | None = None,
     trust: bool = False,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Begin a branch in the new folder `out`; `Simulation(…, out=out, resume=True)` runs it.
 
@@ -61,13 +62,14 @@ def fork(
             options: as passed to the run's `World.reset`.
             on_step: called with every step that is run again.
             trust: sign the copied parts of run.json even if their signature is not this user's.
+            about: how the branch is to be run, as in `RunConfiguration`; None: as the run.
 
     Raises MetropolisError if the run has not reached `at`, if its steps cannot be reproduced
     from its own answers, or if the edited state is no valid start of a run.
     """
     origin, branch = RunDirectory(Path(run)), RunDirectory(Path(out))
     rerun = Rerun(origin, world, agents, options or {})
-    about = origin.read()
+    described = origin.read()
     lineage = origin.lineage
     check_step(origin, at)
     checkpoint = checkpoint_at(rerun, agents, at, on_step or (lambda _: None))
@@ -91,7 +93,8 @@ def fork(
         branch.checkpoints.add(replace(checkpoint, now_s=now_s, past=past))
         branch.lineage = (*lineage, new)
         known = trust or origin.distrust is None
-        branch.describe(world.name, about["seed"], about["about"], signed=known)  # now a run
+        how = described["about"] if about is None else about
+        branch.describe(world.name, described["seed"], how, signed=known)  # now a run
     except BaseException:
         rmtree(branch.root)
         raise
