@@ -203,3 +203,17 @@ def test_what_cannot_be_compared(run: Run, uninterrupted: dict[str, Any]) -> Non
 def test_a_run_is_replayed_by_its_name(run: Run) -> None:
     summary(run, "meadow.py", "--steps", "3")
     assert run("replay", "meadow-1", "--modes", "lockstep")[0] == 0
+
+
+@pytest.mark.usefixtures("uninterrupted")
+def test_a_branch_that_is_killed_before_its_first_step_keeps_its_options(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> int:
+        raise SystemExit(137)
+
+    monkeypatch.setattr("metropolis.cli.fork.run_scenario", killed)
+    how = ("--mode", "lockstep", "--max-tokens", "100000", "--out", "branch")
+    assert run("fork", "uninterrupted", "--at", "9", *how)[0] == 137
+    about = json.loads(Path("branch/run.json").read_text())["about"]
+    assert (about["mode"], about["max_tokens"]) == ("lockstep", 100_000)

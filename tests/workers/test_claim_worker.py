@@ -16,12 +16,17 @@ from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
+from metropolis.store.async_redis_store import AsyncRedisStore
+from metropolis.store.base import StoreUnavailableError
 from metropolis.store.claim import Claim
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.redis import RedisStore
 from metropolis.types import MetropolisError
 from metropolis.workers import leases
+from metropolis.workers.invocations import Invocations
+from metropolis.workers.worker_spec import WorkerSpec
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author, choose
+from tests.store.lines import begin
 
 STEPS = 30
 
@@ -115,3 +120,31 @@ def test_an_agent_that_cannot_be_copied_is_told(server: EmbeddedServer) -> None:
     refusal = r"the agent 'w01' \(Rebinding\) cannot be copied \(.*lock.*\); all its fields"
     with pytest.raises(MetropolisError, match=refusal):
         Simulation(world, agents, Client(Slow()), store=server.url).run(3)
+
+
+def test_a_worker_ends_though_its_store_is_away(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled while it claims, which is repeated for PATIENCE_S."""
+    monkeypatch.setattr(leases, "PATIENCE_S", 10.0)
+    store, world, attempts = server.store("away"), Meadow(3), 0
+    begin(store, 3)
+    agents: list[Any] = [Walker(name) for name in world.names]
+    how = {"one_by_one": False, "keep_text": False, "lease_s": 1.0, "stall_s": 60.0}
+    spec = WorkerSpec(world, agents, Client(Slow()), 0, 0.0, invocations=Invocations(), **how)  # type: ignore[arg-type]
+
+    async def away(*_: Any, **__: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        raise StoreUnavailableError("away")
+
+    async def end() -> None:
+        worker = asyncio.ensure_future(spec.worker("w", store).run())
+        while not attempts:
+            await asyncio.sleep(0.01)
+        worker.cancel()
+        await asyncio.wait([worker])
+
+    monkeypatch.setattr(AsyncRedisStore, "claims", away)
+    asyncio.run(end())
+    assert attempts < 10.0 / leases.PAUSE_S / 2
