@@ -74,12 +74,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def open_regular(path: Path, mode: str) -> FileIO:
-    """Open an unbuffered file. Raises DamagedError when it cannot be opened."""
+    """Open an unbuffered file. Raises DamagedError, or UnwritableError to write, if that fails."""
     if path.exists() and not path.is_file():
         raise DamagedError(f"{path}: is not a regular file", RESTORE, path)
     try:
         return FileIO(path, mode, opener=_private)
     except OSError as error:
+        if mode != "r":
+            raise UnwritableError(f"{path}: cannot be written: {error.strerror}") from error
         raise DamagedError(f"{path}: cannot be opened: {error.strerror}", RESTORE, path) from error
 
 

@@ -115,7 +115,9 @@ void check_start(const Rule& rule, const Metric& metric, double max_velocity,
     if (std::isinf(rule.couple_radius) && rule.couple_radius > 0 && steps[i] != steps[0]) {
       throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
                                   std::to_string(steps[i]) + " and agent 0 at " +
-                                  std::to_string(steps[0]) + "; in lockstep all start together");
+                                  std::to_string(steps[0]) +
+                                  "; in lockstep all start together: continue out of order first, "
+                                  "or from a checkpoint, with the store memory");
     }
   }
   std::visit(

@@ -105,8 +105,14 @@ class LocalWorker:
         views = [View(state, self._reach, self._seed, step, name) for name in names]
         groups = split_into_clusters(self._reach, [view.position for view in views])
         begun = ClusterSteps(dispatch, attempt, state, [], self._latest)
-        for group in groups:
-            begun.parts.append(self._begin([views[i] for i in group], state))
+        try:
+            for group in groups:
+                begun.parts.append(self._begin([views[i] for i in group], state))
+        except BaseException:
+            for part in begun.parts:
+                if inspect.iscoroutine(part.resolving):
+                    part.resolving.close()  # Python would warn that nobody awaits it
+            raise
         return begun
 
     async def complete(self, begun: ClusterSteps) -> Execution:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from metropolis import Agent, Client, Entity, MetropolisError, Simulation, Whisper, World, fork
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.rules.metrics import Geodesic
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.trace.parquet import read_trace
 
@@ -277,3 +282,50 @@ def test_a_refused_resume_leaves_the_store_s_location(tmp_path: Path) -> None:
         Simulation(Room(), people(), out=out, store="memory", resume=True).run(50)
     assert (out / "store.json").read_bytes() == kept
     assert len(list(running)) == 49
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_coroutines_of_a_run_that_ends_by_an_error_are_closed(mode: str) -> None:
+    class Waits(Room):
+        def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+            return [Entity(name, (9 * i, 0), "agent") for i, name in enumerate(("ann", "bob"))]
+
+        async def resolve(self, cluster: Any) -> None:
+            pass
+
+    @dataclass
+    class Fails(Person):
+        def routine(self, observation: Any) -> Any:
+            if self.step == 1 and self.name == "bob":
+                raise ValueError("planned")
+
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            return None
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="planned"):
+            Simulation(Waits(), people(Fails), mode=mode).run(3)
+        gc.collect()
+    assert not [one for one in warned if "never awaited" in str(one.message)]
+
+
+def test_a_budget_that_ends_a_run_prints_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    @dataclass
+    class Asks(Person):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            tasks = [asyncio.create_task(llm.chat(f"{i}")) for i in range(4)]
+            return [(await task).text for task in tasks]
+
+    result = Simulation(Room(), people(Asks), Client(Scripted(), max_tokens=2000)).run(99)
+    gc.collect()
+    assert result.stopped is not None
+    assert caplog.text == ""
+
+
+def test_a_horizon_below_the_radius_is_refused() -> None:
+    world = Room()
+    world.metric = Geodesic(np.zeros((4, 4), bool), horizon=2)
+    world.perception_radius = 3
+    with pytest.raises(MetropolisError, match=r"the horizon .* is 2, .* its velocity, 3$"):
+        Simulation(world, people())

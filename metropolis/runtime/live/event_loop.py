@@ -7,7 +7,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from selectors import BaseSelector
+from typing import Any
 
+from metropolis.llm.base import BudgetExhausted
 from metropolis.types import MetropolisError
 from metropolis.workers.event_loop import cancel_all
 from metropolis.workers.invocations import Invocations, recording_ctrl_c, runs_user_code
@@ -26,6 +28,11 @@ class _Loop(asyncio.SelectorEventLoop):
         if runs_user_code():
             raise MetropolisError("the event loop is stopped; agents should leave it running")
         super().stop()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Report an error that nothing waited for, unless the run has ended because of it."""
+        if not isinstance(context.get("exception"), BudgetExhausted):
+            super().call_exception_handler(context)
 
 
 @contextmanager

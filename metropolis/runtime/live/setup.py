@@ -157,7 +157,14 @@ def checked_reach(world: World) -> Reach:
             raise MetropolisError(f"the world's {name} is too large; it should be at most {most:g}")
     if not isfinite(world.max_velocity):
         raise MetropolisError("the world's max_velocity is infinite; it should be a number")
-    return world.reach
+    reach, horizon = world.reach, getattr(world.metric, "horizon", inf)
+    for far in (reach.perception_radius, reach.max_velocity, reach.joint_radius):
+        if horizon < far < inf:
+            raise MetropolisError(
+                f"the horizon of the world's metric is {horizon}, and nothing is measured beyond "
+                f"it; it should be at least the world's largest radius and its velocity, {far:g}"
+            )
+    return reach
 
 
 def check_steps(steps: Step, recorded: Step) -> None:
