@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from inspect import iscoroutinefunction
 from math import inf
 from typing import Any
 
@@ -40,6 +41,12 @@ def check_world_parts(world: Any, agents: Any) -> None:
                 f"the name of agents[{index}], a {type(agent).__name__}, is {cut(name)}; it "
                 "should be a text that is not empty"
             )
+        parameters = getattr(agent, "__dataclass_params__", None)
+        if parameters is not None and parameters.frozen:
+            raise MetropolisError(
+                f"agents[{index}], a {type(agent).__name__}, is a frozen dataclass; an agent "
+                "changes in a run, so leave out frozen=True"
+            )
 
 
 def check_seed(seed: Any, name: str = "seed") -> None:
@@ -57,6 +64,10 @@ def check_number(name: str, value: Any, least: float = 0.0) -> None:
 
 
 def _check_attributes(world: World) -> None:
+    if iscoroutinefunction(world.observe):
+        raise MetropolisError(
+            f"{type(world).__name__}.observe is an async function; it should be a plain one"
+        )
     step_s: Any = world.step_s
     if not _is_number(step_s) or not 0 < step_s <= STEP_S_MAX:
         raise MetropolisError(

@@ -229,6 +229,27 @@ def test_a_beginning_that_must_be_awaited_is_told() -> None:
         Simulation(Waiting(1), [Walker("walker 0")])
 
 
+def test_an_observation_that_must_be_awaited_is_told() -> None:
+    class Looking(Meadow):
+        async def observe(self, view: Any) -> Any:
+            return super().observe(view)
+
+    with pytest.raises(MetropolisError, match=r"^Looking.observe is an async function; it should"):
+        Simulation(Looking(1), [Walker("w00")])
+
+
+def test_a_frozen_agent_is_told() -> None:
+    @dataclass(frozen=True)
+    class Stone(Agent):
+        name: str
+
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            return None
+
+    with pytest.raises(MetropolisError, match=r"agents\[0\], a Stone, is a frozen dataclass"):
+        Simulation(Meadow(1), [Stone("w00")])
+
+
 @pytest.mark.parametrize("world", [None, 3, lambda: 3])
 def test_what_is_checked_is_a_world(world: Any) -> None:
     with pytest.raises(MetropolisError, match=r"it should (be a World|make a metropolis\.Sc)"):
