@@ -38,7 +38,7 @@ def walkers(world: Meadow) -> list[Walker]:
         (
             "perception_radius",
             math.nan,
-            "perception_radius is nan; it should be a number, at least",
+            "perception_radius is nan; it should be an int or a float, at",
         ),
         ("perception_radius", -1, "perception_radius is -1"),
         ("perception_radius", "2", "perception_radius is '2'"),
@@ -320,7 +320,9 @@ class Stage(Meadow):
 
 @pytest.mark.parametrize("action", [{1: 2}, {(1, 2): 3}, object(), 1j, "\ud800"])
 def test_an_action_that_cannot_be_written_is_told_of(action: Any) -> None:
-    with pytest.raises(MetropolisError, match="step 0: an action or a written value is not plain"):
+    with pytest.raises(
+        MetropolisError, match="step 0, agent 'w00': its action .* cannot be kept as JSON"
+    ):
         Simulation(Stage(1), [Doer("w00", action)]).run(1)
 
 
