@@ -321,7 +321,7 @@ class Stage(Meadow):
 @pytest.mark.parametrize("action", [{1: 2}, {(1, 2): 3}, object(), 1j, "\ud800"])
 def test_an_action_that_cannot_be_written_is_told_of(action: Any) -> None:
     with pytest.raises(
-        MetropolisError, match="step 0, agent 'w00': its action .* cannot be kept as JSON"
+        MetropolisError, match=r"step 0, agent 'w00': its action .* cannot be kept as JSON"
     ):
         Simulation(Stage(1), [Doer("w00", action)]).run(1)
 
