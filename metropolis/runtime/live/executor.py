@@ -152,15 +152,16 @@ class Executor:
 
     def collect(self) -> None:
         """Drop the data below the floor from the store: it is recorded."""
-        if self.failure is not None:  # the store may be the reason
-            return
         now_wall_s = time.monotonic()
         early = now_wall_s - self._released_wall_s < RELEASE_S
         if early and not (self._worker_pool.shared or self._controller.finished):
             return
         self._released_wall_s = now_wall_s
         try:
-            retry(self._store.collect, self._fence, self._controller.floor)
+            if self.failure is None:
+                retry(self._store.collect, self._fence, self._controller.floor)
+            else:  # the store may be away
+                self._store.collect(self._fence, self._controller.floor)
         except StoreError as failure:
             self.end(failure)
 
