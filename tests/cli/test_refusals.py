@@ -93,7 +93,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("meadow.py", "--dispatcher", "meadow.py:Nope"), "has no class Nope; it should have one"),
         (("meadow.py", "--policy", "no.py:Mine"), "name one with a class Mine"),
         (("meadow.py", *SERVER, "--policy", "own.py:Mine"), "--policy is for simulated instances"),
-        (("formless.py",), "the world's perception_radius is None; it should be a number"),
+        (("formless.py",), "the world's perception_radius is None; it should be an int or a"),
         (("meadow.py", "--engine", "http://h:1", "--policy", "nope"), "not among the policies"),
         (("meadow.py", "--engine", "http://h:1", "--dispatcher", "no"), "among the dispatchers"),
         (("resume", "uninterrupted", *SERVER, "--policy", "fcfs"), "--policy is for simulated"),

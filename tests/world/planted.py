@@ -374,7 +374,7 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         Yard,
         each(Unsaveable),
         "saving",
-        r"seed 0, step 15: the agent 'ann' \(Unsaveable\) cannot be saved .*",
+        r"seed 0, step 15: the field 'thing' of the agent 'ann' \(Unsaveable\) cannot be .*",
     ),
     "asks the same in parallel": (Yard, each(Branches), *LATE),
     "goes by the first answer": (Yard, each(Hasty), *LATE),
