@@ -230,9 +230,9 @@ class RunOptions:
             fleet = choice.fleet
         if self.policy is None and self.dispatcher is None:
             return VirtualInstances(backend, fleet, choice=choice)
-        policy = "step" if self.policy is None else self.policy
-        order, dispatcher = plug_ins(policy, self.dispatcher, fleet.dispatcher_view())
-        return VirtualInstances(backend, fleet, policy=order, dispatcher=dispatcher, choice=choice)
+        name = "step" if self.policy is None else self.policy
+        policy, dispatcher = plug_ins(name, self.dispatcher, fleet.dispatcher_view())
+        return VirtualInstances(backend, fleet, policy=policy, dispatcher=dispatcher, choice=choice)
 
     def configuration(
         self, scenario: Scenario, folder: Path, *, resume: bool, trust: bool

@@ -14,6 +14,7 @@ from metropolis.llm.call_log import CallRecord
 from metropolis.llm.journal import Key
 from metropolis.types import AgentId, Position, Step
 from metropolis.world.encoding import (
+    UNENCODABLE,
     check_actions,
     entity_from_json,
     entity_to_json,
@@ -106,7 +107,7 @@ def execution_to_json(execution: Execution, *, reads: bool = False) -> bytes:
     )
     try:
         actions = _actions.encode(dict(execution.actions))
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except UNENCODABLE:
         check_actions(execution.step, execution.actions)
         raise
     return _encoder.encode(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from redis.exceptions import ResponseError
 
 from metropolis.addresses import shown
@@ -37,25 +35,28 @@ class RedisServer(Server):
         with store_errors(self.url):
             if not self.client.exists(f"{prefix}info"):
                 raise StoreError(f"{shown(self.url)}: there is no run {run!r}")
-            with suppress(ResponseError):  # a key of that name with another type of value
-                holder, until_ms = self.client.hmget(f"{prefix}state", "holder", "until_ms")
-                seconds, microseconds = self.client.time()
-                now_ms = seconds * 1000 + microseconds // 1000
-                if until_ms and until_ms.isdigit() and int(until_ms) > now_ms:
-                    raise StoreError(
-                        f"{shown(self.url)}: the run {run!r} is held by {_text(holder)}; end it "
-                        "first"
-                    )
+            if (holder := self._holder(prefix)) is not None:
+                raise StoreError(
+                    f"{shown(self.url)}: the run {run!r} is held by {holder}; end it first"
+                )
             # in one command: a part of a run would be taken for all of it
             self.client.unlink(*keys_of(self.client, prefix))
+
+    def _holder(self, prefix: str) -> str | None:
+        """Who holds the lease of a run; None: nobody, or its state is damaged."""
+        try:
+            holder, until_ms = self.client.hmget(f"{prefix}state", "holder", "until_ms")
+        except ResponseError:  # a key of that name with another type of value
+            return None
+        seconds, microseconds = self.client.time()
+        now_ms = seconds * 1000 + microseconds // 1000
+        if not until_ms or not until_ms.isdigit() or int(until_ms) <= now_ms:
+            return None
+        return (holder or b"another process").decode(errors="replace")
 
     def close(self) -> None:
         """See Server."""
         self.client.close()
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"another process").decode(errors="replace")
 
 
 def _is_ours(name: bytes) -> bool:

@@ -111,7 +111,7 @@ class LocalWorker:
         except BaseException:
             for part in begun.parts:
                 if inspect.iscoroutine(part.resolving):
-                    part.resolving.close()  # Python would warn that nobody awaits it
+                    part.resolving.close()  # otherwise Python warns that it was never awaited
             raise
         return begun
 

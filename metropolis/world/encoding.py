@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,9 @@ import numpy as np
 from metropolis.names import cut
 from metropolis.types import MetropolisError, Step
 from metropolis.world.entities import Entity, Event, thaw
+
+UNENCODABLE = TypeError, ValueError, OverflowError, RecursionError
+"""What an encoder raises for a value that JSON cannot represent."""
 
 
 def entity_to_json(entity: Entity) -> dict[str, Any]:
@@ -41,18 +44,27 @@ def event_from_json(content: Mapping[str, Any]) -> Event:
     )
 
 
+def first_unencodable(
+    values: Mapping[str, Any], encode: Callable[[Any], object]
+) -> tuple[str, Exception] | None:
+    """The name of the first of `values` that `encode` cannot represent, and the error."""
+    for name, value in values.items():
+        try:
+            encode(value)
+        except UNENCODABLE as error:
+            return name, error
+    return None
+
+
 def check_actions(step: Step, actions: Mapping[str, Any]) -> None:
     """Raise MetropolisError if JSON cannot represent the action of one of the agents."""
     encode = msgspec.json.Encoder(enc_hook=plain, order="sorted").encode
-    for name, action in actions.items():
-        try:
-            encode(action)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise MetropolisError(
-                f"step {step}, agent {name!r}: its action {cut(action)} cannot be kept as JSON "
-                f"({error}); actions are numbers, texts, arrays, lists, and mappings of texts to "
-                "these"
-            ) from error
+    if (found := first_unencodable(actions, encode)) is not None:
+        name, error = found
+        raise MetropolisError(
+            f"step {step}, agent {name!r}: its action {cut(actions[name])} cannot be kept as JSON "
+            f"({error}); actions are numbers, texts, arrays, lists, and mappings of texts to these"
+        ) from error
 
 
 def plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from metropolis.names import cut
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
+from metropolis.world.encoding import UNENCODABLE, first_unencodable
 from metropolis.world.parts import (
     ChunkCache,
     Parts,
@@ -49,6 +50,13 @@ def save_json(agent: Agent) -> msgspec.Raw:
         return msgspec.Raw(msgspec.json.encode(save(agent)))
     with _saving(agent):
         return to_json(_state(agent), _encode)
+
+
+def save_checked(agent: Agent) -> Any:
+    """The state of `agent` as read from JSON; raises MetropolisError if it does not restore it."""
+    saved = msgspec.json.decode(save_json(agent))
+    check_saved(agent, saved)
+    return saved
 
 
 def copies_of(agents: Iterable[Agent]) -> list[Agent]:
@@ -224,7 +232,7 @@ def save_parts(agent: Agent, cache: ChunkCache) -> dict[str, bytes]:
 def _saving(agent: Agent) -> Iterator[None]:
     try:
         yield
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except UNENCODABLE as error:
         raise MetropolisError(
             f"{_unsaved(agent)}the agent {agent.name!r} ({type(agent).__name__}) cannot be saved "
             f"({error}); its fields should be plain data, or it should define save() and "
@@ -234,12 +242,10 @@ def _saving(agent: Agent) -> Iterator[None]:
 
 def _unsaved(agent: Agent) -> str:
     """The beginning of an error: the field of `agent` that cannot be saved, if one is known."""
-    for name, value in () if hasattr(agent, "save") else _state(agent).items():
-        try:
-            to_json({name: value}, _encode)
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            return f"the field {name!r} of "
-    return ""
+    if hasattr(agent, "save"):
+        return ""
+    found = first_unencodable(_state(agent), lambda value: to_json({"": value}, _encode))
+    return "" if found is None else f"the field {found[0]!r} of "
 
 
 def _state(agent: Agent) -> dict[str, Any]:

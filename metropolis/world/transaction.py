@@ -89,7 +89,8 @@ class Member(View):
 
     def move(self, position: Position) -> None:
         """Move to `position`, at most the velocity away; visible from the next step on."""
-        position = checked_position(position, self.name)
+        body = self._current_body().moved(position)
+        position = body.position
         self._check_place(position)
         if not self._is_in_reach(position):
             far = distance(self._reach.metric, self.position, position)
@@ -99,7 +100,7 @@ class Member(View):
                 f"{far - self._reach.max_velocity:g} further than the velocity "
                 f"{self._reach.max_velocity:g}"
             )
-        self._put(self._current_body().moved(position))
+        self._put(body)
 
     def write(self, entity: str | None = None, /, **state: Any) -> None:
         """Update keys of the state of `entity`; None: the agent's own body."""

@@ -16,6 +16,7 @@ from metropolis.durable import DamagedError
 from metropolis.line_file import Format, Line, LineFile, Mark, read_lines, with_content
 from metropolis.types import Position, Step
 from metropolis.world.encoding import (
+    UNENCODABLE,
     check_actions,
     entity_from_json,
     entity_to_json,
@@ -55,7 +56,7 @@ def line_of(record: StepRecord) -> bytes:
     }
     try:
         return _encoder.encode({key: part for key, part in content.items() if part not in ({}, [])})
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except UNENCODABLE:
         check_actions(record.step, record.actions)  # the rest was checked when it was written
         raise
 

@@ -167,8 +167,7 @@ class Executor:
 
     def check_lease(self) -> None:
         """Raise StoreError if another process has taken the run: what was read may be its own."""
-        retry(self._store.renew_lease, self._fence, self._lease_s)
-        self._renewed_wall_s = time.monotonic()
+        retry(self._renew_lease)
 
     def keep_minds(self, step: Step) -> bool:
         """See Store.keep_minds."""
@@ -307,11 +306,14 @@ class Executor:
             for agent, blocker in zip(changed.tolist(), blockers, strict=True)
         }
 
+    def _renew_lease(self) -> None:
+        self._store.renew_lease(self._fence, self._lease_s)
+        self._renewed_wall_s = time.monotonic()
+
     def _renew(self) -> None:
         """Renew the lease, in the thread of the heartbeat."""
         try:
-            self._store.renew_lease(self._fence, self._lease_s)
-            self._renewed_wall_s = time.monotonic()
+            self._renew_lease()
         except StoreUnavailableError:
             return  # it may return before the lease expires
         except StoreError as failure:

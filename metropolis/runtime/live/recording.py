@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from metropolis.llm.client import Client
@@ -28,7 +27,7 @@ from metropolis.types import Position, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import check_saved, save_json
+from metropolis.world.saving import save_checked
 
 
 class Recording:
@@ -56,7 +55,7 @@ class Recording:
         if self.directory is not None:
             validate_meta(trace_meta(world, names), f"the world {world.name!r}")
             for agent in agents:  # not only at the first checkpoint, after minutes
-                check_saved(agent, msgspec.json.decode(save_json(agent)))
+                save_checked(agent)
             self.checkpoint = self.directory.open(
                 configuration.resume, world.name, self.seed, configuration.about or {}
             )

@@ -26,7 +26,7 @@ from metropolis.store.memory import MemoryServer
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import SavedWhenRead, check_saved, save_json
+from metropolis.world.saving import SavedWhenRead, save_checked
 
 MEMORY = "memory"
 _UNNAMEABLE = re.compile(r"[^\w .,#%+=@()\[\]'-]+")
@@ -156,11 +156,7 @@ def begin_run(
 
 def _saved(agents: Sequence[Agent]) -> dict[AgentId, Any]:
     """The minds by number; raises MetropolisError if workers would not restore one as it is."""
-    minds = {}
-    for number, agent in enumerate(agents):
-        minds[number] = msgspec.json.decode(save_json(agent))
-        check_saved(agent, minds[number])
-    return minds
+    return {number: save_checked(agent) for number, agent in enumerate(agents)}
 
 
 def stored_run(
