@@ -112,8 +112,11 @@ def store_errors(url: str) -> Iterator[None]:
             f"{shown(url)}: the server refuses this user ({error}); give the password in {PASSWORD}"
         ) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
+        advice = "start it, or name another one"
+        if url.endswith(EMBEDDED_SUFFIX):
+            advice = "the file server.log beside its data says why"
         raise StoreUnavailableError(
-            f"{shown(url)}: the store does not answer ({error}); start it, or name another one"
+            f"{shown(url)}: the store does not answer ({error}); {advice}"
         ) from None
     except redis.exceptions.OutOfMemoryError as error:
         raise StoreUnavailableError(

@@ -45,6 +45,8 @@ OWN = ("out", "about", "store", "workers")
         ("workers", "ray3", "workers is 'ray3'; it should be a number, ray, or ray:NUMBER"),
         ("workers", "ray:", "workers is 'ray:'; it should be a number, ray, or ray:NUMBER"),
         ("workers", "rey", "workers is 'rey'; it should be a number, ray, or ray:NUMBER"),
+        ("ray_address", " ", "ray_address is ' '; it should be HOST:PORT of a cluster's head"),
+        ("ray_address", "a:1", "ray_address is 'a:1', but the workers are not on Ray"),
         ("about", {"a": object()}, "about['a'] is"),
     ],
 )

@@ -125,6 +125,17 @@ class RunConfiguration:
                 "process: leave workers out, let agents decide on Ray (ray or ray:NUMBER), or use "
                 "the mode out_of_order"
             )
+        address: Any = self.ray_address
+        if address is not None and not (isinstance(address, str) and address.strip()):
+            raise MetropolisError(
+                f"ray_address is {cut(address)}; it should be HOST:PORT of a cluster's head, auto, "
+                "or None"
+            )
+        if address is not None and not on_ray:
+            raise MetropolisError(
+                f"ray_address is {cut(address)}, but the workers are not on Ray; workers should be "
+                "ray or ray:NUMBER"
+            )
 
     @property
     def one_by_one(self) -> bool:
