@@ -11,6 +11,7 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from metropolis.llm.agent import LLM
@@ -144,15 +145,15 @@ def has_routine(kind: type[Agent]) -> bool:
 def decided(action: Any, step: Step, name: str) -> Any:
     """A snapshot of the action that the agent `name` has decided on: it may change its own later.
 
-    Raises MetropolisError if the action cannot be copied, or is a number without a value.
+    Raises MetropolisError if the action cannot be copied, or contains NaN or infinity.
     """
-    if isinstance(action, float) and not isfinite(action):
-        raise MetropolisError(
-            f"step {step}, agent {name!r}: its action is {action}, which JSON does not support; "
-            "return None or a finite number"
-        )
     try:
         return copied(action)
+    except _NotFiniteError as error:
+        raise MetropolisError(
+            f"step {step}, agent {name!r}: its action is {cut(action)}; JSON does not support "
+            f"{error}; use None or a finite number"
+        ) from None
     except Exception as error:
         calls = [*_coroutines(action)]
         for call in calls:
@@ -173,12 +174,27 @@ def _coroutines(value: Any) -> Iterator[Coroutine[Any, Any, Any]]:
         yield from chain.from_iterable(map(_coroutines, value))
 
 
+class _NotFiniteError(Exception):
+    """An action contains this number, which would become null in JSON."""
+
+
 def copied(action: Any) -> Any:
     """A snapshot of `action`: agents may change returned lists and mappings later."""
+    kind = type(action)
+    if kind is list or kind is tuple:
+        copies = [copied(value) for value in action]
+        if kind is list:
+            return copies
+        return action if is_immutable(action) else tuple(copies)
+    if isinstance(action, float | np.floating):
+        if not isfinite(action):
+            raise _NotFiniteError(action)
+        return action
     if is_immutable(action):
         return action  # it may be compared by identity
     if isinstance(action, Mapping):
         return {key: copied(value) for key, value in action.items()}
-    if type(action) is list:
-        return [copied(value) for value in action]
+    is_real = isinstance(action, np.ndarray) and action.dtype.kind == "f"
+    if is_real and (odd := action[~np.isfinite(action)]).size:
+        raise _NotFiniteError(odd[0])
     return deepcopy(action)

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,15 @@ def test_half_a_character_is_refused(mode: str, act: Callable[[Any], None]) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_action_that_is_no_number_is_refused(mode: str) -> None:
+@pytest.mark.parametrize("action", [nan, {"go": (0.5, -inf)}, [np.array([1.5, nan])]])
+def test_an_action_that_is_no_number_is_refused(mode: str, action: Any) -> None:
     @dataclass
     class Divides(Person):
         async def proceed(self, observation: Any, llm: Any) -> Any:
-            return float("nan")
+            return action
 
-    with pytest.raises(MetropolisError, match=r"step 0, agent '...': its action is nan, which"):
+    sentence = rf"step 0, agent '...': its action is {re.escape(str(action))}; JSON does not sup"
+    with pytest.raises(MetropolisError, match=sentence):
         Simulation(Room(), people(Divides), mode=mode).run(2)
 
 
