@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -12,7 +11,7 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from metropolis.dispatch.base import Dispatcher
@@ -20,14 +19,23 @@ from metropolis.gateway.engine_client import EngineClient, Probe
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.exchange_driver import Answer
 from metropolis.gateway.keys import engine_key
+from metropolis.gateway.models import UnknownModelError
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.request_parsing import from_fields
 from metropolis.gateway.scheduler_driver import QueueFullError, SchedulerDriver
+from metropolis.llm.api_keys import api_key
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import Compatible, path_of
-from metropolis.llm.backends.http import decode, events_in, reason_in, refusal
+from metropolis.llm.backends.http import END_S, decode, events_in, reason_in, refusal
 from metropolis.llm.backends.meter import Meter
-from metropolis.llm.base import Completion, RateLimitedError, Request, Service, UnreachableError
+from metropolis.llm.base import (
+    Completion,
+    RateLimitedError,
+    RefusedError,
+    Request,
+    Service,
+    UnreachableError,
+)
 from metropolis.llm.placement import placement_of
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.scheduler.base import Place
@@ -77,7 +85,7 @@ class LocalGateway:
         self._meter = Meter(self._called)
         self._wanted, self._named = model, named
         self._started: asyncio.Task[None] | None = None
-        key = os.environ.get("OPENAI_API_KEY")
+        key = api_key("OPENAI_API_KEY")
         self._headers = {"Content-Type": "application/json"}
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -239,8 +247,10 @@ class _GatewayServer:
         async with self._answer(path, body, request) as answer:
             async for event in events_in(answer.pieces, form, self.called, request.where):
                 yield event
-            async for _ in answer.pieces:  # up to the regular end
-                pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    async for _ in answer.pieces:  # up to the regular end
+                        pass
 
     @asynccontextmanager
     async def _answer(self, path: str, body: Any, request: Request) -> AsyncIterator[Answer]:
@@ -255,6 +265,8 @@ class _GatewayServer:
                 self.service = answer.service()
         except QueueFullError as error:
             raise RateLimitedError(str(error), RETRY_S) from None
+        except UnknownModelError as error:
+            raise RefusedError(f"{self.called} refuses {request.where}: {error}") from None
 
     def _refusal(
         self, status: int, headers: Iterable[tuple[str, str]], whole: bytes | None, where: str

@@ -204,6 +204,7 @@ class EngineClient:
         lines += [f"{name}: {value}" for name, value in _forwarded(headers.items(), dropped)]
         if priority is not None and self.traits.kind == VLLM and self.traits.takes_priorities:
             lines.append(f"{VLLM_PRIORITY}: {priority}")
+        fresh = False
         while True:
             fields = {} if priority is None else self._fields(path, priority)
             parts = encoded(body, fields)
@@ -214,7 +215,7 @@ class EngineClient:
             abort = _Abort(fields["rid"], key) if "rid" in fields else None
             connection = None
             try:
-                connection = await self._connections.take()
+                connection = await self._connections.take(fresh=fresh)
                 if connection.exchanges == 0:
                     _keep_alive(connection)
                 reply = Reply(self, connection, abort)
@@ -226,7 +227,7 @@ class EngineClient:
                 is_new = connection is None or connection.exchanges == 1 or connection.headers
                 if is_new or isinstance(error, AnswerLimitError):
                     raise self.lost(error) from None
-                # the engine closed this connection while it was idle: try another one
+                fresh = True  # the engine may have closed this one while it was idle
             except BaseException:
                 if connection is not None:
                     self.close_reply(connection, abort)

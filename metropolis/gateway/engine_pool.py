@@ -179,7 +179,10 @@ class EnginePool:
                 async with asyncio.timeout(PROBE_EVERY_S if is_up else PROBE_LOST_S):
                     await self._suspected[instance].wait()
             self._suspected[instance].clear()
-            self._apply_probe(instance, await self.engines[instance].probe())
+            try:
+                self._apply_probe(instance, await self.engines[instance].probe())
+            except Exception as error:  # noqa: BLE001 -- without probes a lost engine stays lost
+                self._log(f"a probe of {self.engines[instance].name} failed: {error!r}")
 
     async def _count_preemptions(self, instance: int) -> None:
         """The status monitor of Kairos (§3): preemptions make its dispatcher suspend an engine."""

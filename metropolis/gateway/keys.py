@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from metropolis.llm.api_keys import api_key, is_word
 from metropolis.types import MetropolisError
 
 KEY_CHARACTERS_MIN = 16
@@ -73,10 +74,7 @@ def engine_key(number: int) -> str | None:
     """Return the key of the `number`-th `--engine`, counted from 1, or None."""
     own = f"{ENGINE_KEY}_{number}"
     name = own if own in os.environ else ENGINE_KEY
-    key = os.environ.get(name)
-    if key is not None and not _is_word(key):
-        raise MetropolisError(f"{name}: write a key of printable ASCII characters without spaces")
-    return key
+    return api_key(name)
 
 
 def _parsed(line: str, where: str) -> tuple[str, bytes]:
@@ -88,16 +86,12 @@ def _parsed(line: str, where: str) -> tuple[str, bytes]:
         raise MetropolisError(
             f"{where}: write a tenant of at most {TENANT_CHARACTERS_MAX} printable characters"
         )
-    if len(key) < KEY_CHARACTERS_MIN or not _is_word(key):
+    if len(key) < KEY_CHARACTERS_MIN or not is_word(key):
         raise MetropolisError(
             f"{where}: write a key of at least {KEY_CHARACTERS_MIN} printable ASCII characters, "
             "such as `openssl rand -hex 32` prints"
         )
     return tenant, _digest(key)
-
-
-def _is_word(key: str) -> bool:
-    return key.isascii() and key.isprintable() and key != "" and " " not in key
 
 
 def _digest(key: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from metropolis.gateway.engine_client import Reply
+from metropolis.gateway.json_shape import check_shape
 from metropolis.names import shortened
 from metropolis.types import MetropolisError
 
@@ -63,7 +64,11 @@ def routed_by(
 
 
 def model_named_in(body: bytes) -> str | None:
-    """Return the model that a body names; None if it names none, or is no JSON object."""
+    """Return the model that a body names; None if it names none, or is no JSON object.
+
+    Raises MetropolisError on a body that is too costly to decode.
+    """
+    check_shape(body)
     try:
         model = msgspec.json.decode(body, type=_Named).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

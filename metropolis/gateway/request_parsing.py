@@ -151,8 +151,15 @@ def program_of(name: str, tenant: str) -> str:
 
 def promoted_in(body: bytes) -> str:
     """The program that the body of a promotion names; raises MetropolisError if it names none."""
+    check_shape(body)
     try:
-        return msgspec.json.decode(body, type=_Promotion).program
+        program = msgspec.json.decode(body, type=_Promotion).program
+        if not is_name(program):
+            raise MetropolisError(
+                f"program is {program[:20]!r}…; write a name of at most {NAME_CHARACTERS_MAX} "
+                "printable characters"
+            )
+        return program
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MetropolisError(f'the body should be {{"program": a name}}: {error}') from None
 

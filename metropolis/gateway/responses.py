@@ -91,7 +91,7 @@ class FirstEvent:
         """Return the id once `piece` completes the event that contains it."""
         if self._parser is None:
             return None
-        events = self._parser.feed(piece)
+        events = [event for event in self._parser.feed(piece) if event.data]  # no comments
         if events or self._parser.held_bytes > FIRST_EVENT_BYTES:
             self._parser = None
         if not events:

@@ -152,7 +152,7 @@ class Completion(_Served):
         """The text parsed as JSON; raises NotJSONError when it is not JSON."""
         try:
             return msgspec.json.decode(self.text)
-        except (ValueError, msgspec.DecodeError) as error:
+        except (ValueError, msgspec.DecodeError, RecursionError) as error:
             cut = " (truncated at max_tokens)" if self.finish_reason == "length" else ""
             raise NotJSONError(
                 f"the model's answer is not JSON{cut}: {error}: {self.text[:80]!r}"
@@ -161,6 +161,11 @@ class Completion(_Served):
 
 class LLMError(MetropolisError):
     """A call failed; the message is one sentence with server, function, agent and step."""
+
+    retry_after_s: float | None = None
+    """The server's Retry-After, if it sent one."""
+    tokens: tuple[int, int] | None = None
+    """The tokens of the prompt and of an answer that was generated and cannot be used."""
 
 
 class UnavailableError(LLMError):
@@ -176,7 +181,7 @@ class TimedOutError(LLMError):
 
 
 class RateLimitedError(LLMError):
-    """The server limits the rate (429); `retry_after_s` is its Retry-After, if it sent one."""
+    """The server limits the rate (429)."""
 
     def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
         super().__init__(sentence)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable
 from math import isinf
 
@@ -21,6 +22,7 @@ from metropolis.llm.base import (
     LLMError,
     MalformedError,
     RateLimitedError,
+    RefusedError,
     Request,
     TimedOutError,
     UnreachableError,
@@ -101,7 +103,7 @@ class Client:
         self.journal: Answers | None = None
         self.closed = False
         self.prices = prices or FREE
-        self.usage: dict[str, Usage] = {}
+        self.usage: dict[str, Usage] = defaultdict(Usage)
         self._earlier = Usage()
         """Purchases of the run before this client was created."""
         self.workers = 1
@@ -115,7 +117,8 @@ class Client:
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
         self._limits_tokens = tokens_per_minute is not None
         self._has_budget = max_tokens is not None or max_cost is not None
-        self._outage = Outage(patience_s)
+        self._outage, self._limited = Outage(patience_s), Outage(patience_s)
+        """Times without an answer: of a server that cannot be reached, and that limits the rate."""
         self._is_excess_reported = False
         self.pauses = Pauses(seed)
         if journal is not None:
@@ -214,7 +217,7 @@ class Client:
             key = key_of(request)
             known = self.journal.get(key)
             if known is not None:
-                self._usage_of(request).reused += 1
+                self.usage[request.function].reused += 1
                 if on_piece is not None:
                     on_piece(known.text)
                 return known.with_service(None)
@@ -247,7 +250,7 @@ class Client:
     async def _retry(
         self, request: Request, key: Key | None, on_piece: OnPiece | None
     ) -> Completion:
-        usage = self._usage_of(request)
+        usage = self.usage[request.function]
         pieces = 0
 
         def count_piece(piece: str) -> None:
@@ -256,19 +259,18 @@ class Client:
             assert on_piece is not None
             on_piece(piece)
 
-        failed = unreachable = 0
+        failed = waited = 0
         while True:
             try:
                 return await self._attempt(
                     request, usage, key, None if on_piece is None else count_piece
                 )
             except RETRIED as error:
-                if isinstance(error, UnreachableError) and not pieces:
-                    unreachable += 1
-                    if self._outage.should_retry(error, asyncio.get_running_loop().time()):
-                        usage.retries += 1
-                        await self.pauses.wait(unreachable, OUTAGE_PAUSE_MAX_S)
-                        continue
+                if not pieces and self._is_waited_for(error):
+                    waited += 1
+                    usage.retries += 1
+                    await self._pause(error, waited, OUTAGE_PAUSE_MAX_S)
+                    continue
                 failed += 1
                 if failed > self.retries or pieces or self._waits_too_long(error):
                     usage.failures += 1
@@ -276,7 +278,7 @@ class Client:
                         error.args = (f"{error} ({failed} attempts)",)
                     raise
                 usage.retries += 1
-                await self._pause(error, failed)
+                await self._pause(error, failed, BACKOFF_MAX_S)
             except LLMError:
                 usage.failures += 1
                 raise
@@ -287,7 +289,7 @@ class Client:
         need = self._need_of(request)
         turn = await self.gate.enter((int(request.speculative), request.priority), need)
         if turn is None:
-            self.exhausted = BudgetExhausted(self._exhausted(request, need))
+            self.exhausted = BudgetExhausted(self.gate.exhausted(need, request.where, self.workers))
             self.on_exhausted(self.exhausted)
             raise self.exhausted
         time = asyncio.get_running_loop().time
@@ -300,19 +302,22 @@ class Client:
                     completion = await self._receive(request, on_piece)
             check_completion(completion, self.backend)
         except TimeoutError:
-            self._charge_reservation(turn, usage)
+            self._charge_reservation(turn, usage, request)
             raise TimedOutError(
                 f"{self.backend} gave no answer within {self.timeout_s:g} s to {request.where}"
             ) from None
         except (MalformedError, asyncio.CancelledError):
-            self._charge_reservation(turn, usage)
+            self._charge_reservation(turn, usage, request)
             raise
         except BaseException as error:
-            if isinstance(error, RateLimitedError) and not self._waits_too_long(error):
+            if isinstance(error, LLMError) and not self._waits_too_long(error):
                 self.gate.pause(error.retry_after_s or 0.0)
-            self.gate.leave(turn, 0, 0.0)
+            if isinstance(error, RefusedError):
+                self._outage.end(time())
+            self._charge(turn, usage, (isinstance(error, LLMError) and error.tokens) or (0, 0))
             raise
         self._outage.end(time())
+        self._limited.end(time())
         tokens = completion.prompt_tokens, completion.output_tokens
         cost = self.prices.cost(*tokens)
         self.gate.leave(turn, sum(tokens), cost, counted=True)
@@ -351,50 +356,40 @@ class Client:
             raise MalformedError(f"{self.backend} broke off its answer to {request.where}")
         return completion
 
-    def _usage_of(self, request: Request) -> Usage:
-        usage = self.usage.get(request.function)
-        if usage is None:
-            usage = self.usage[request.function] = Usage()
-        return usage
-
     def _need_of(self, request: Request) -> Need:
         expected = expected_tokens(request) if self._limits_tokens else 0
-        if not self._has_budget:
-            return Need(expected)
+        return self._most(request, expected) if self._has_budget else Need(expected)
+
+    def _most(self, request: Request, expected: int = 0) -> Need:
         prompt_max = prompt_tokens_max(request)
-        return Need(
-            expected,
-            prompt_max + request.max_tokens,
-            self.prices.cost(prompt_max, request.max_tokens),
-        )
+        cost_max = self.prices.cost(prompt_max, request.max_tokens)
+        return Need(expected, prompt_max + request.max_tokens, cost_max)
 
-    def _charge_reservation(self, turn: Turn, usage: Usage) -> None:
-        """Charge the whole reservation: an attempt without a usable answer may still cost."""
-        reserved = turn.reserved
-        usage.lost_tokens += reserved.tokens_max
-        usage.cost += reserved.cost_max
-        self.gate.leave(turn, reserved.tokens_max, reserved.cost_max)
+    def _charge_reservation(self, turn: Turn, usage: Usage, request: Request) -> None:
+        """Charge the most that `request` could take: an attempt that failed may still cost."""
+        lost = turn.reserved if self._has_budget else self._most(request)
+        usage.lost_tokens += lost.tokens_max
+        usage.cost += lost.cost_max
+        self.gate.leave(turn, lost.tokens_max, lost.cost_max)
 
-    def _exhausted(self, request: Request, need: Need) -> str:
-        need = self.gate.reservation(need)
-        tokens, cost = self.gate.token_budget, self.gate.cost_budget
-        if tokens.can_never_fit(need.tokens_max):
-            left, needed = f"{tokens.left:,.0f} tokens", f"{need.tokens_max:,}"
-        else:
-            left, needed = f"{cost.left:.4f} of the money", f"{need.cost_max:.4f}"
-        if self.workers > 1:
-            left += f" of a worker's share, one of {self.workers},"
-        reason = " to redistribute the rest, or" if self.workers > 1 else ""
-        return (
-            f"the budget is exhausted: {left} are left, {request.where} could take {needed}; "
-            f"resume{reason} with a larger budget"
-        )
+    def _charge(self, turn: Turn, usage: Usage, tokens: tuple[int, int]) -> None:
+        """Charge the tokens of an answer that cannot be used."""
+        usage.lost_tokens += sum(tokens)
+        usage.cost += self.prices.cost(*tokens)
+        self.gate.leave(turn, sum(tokens), self.prices.cost(*tokens))
+
+    def _is_waited_for(self, error: LLMError) -> bool:
+        """Whether `error` ends by itself, so that it does not count in `retries`."""
+        outage = self._outage if isinstance(error, UnreachableError) else self._limited
+        is_limited = isinstance(error, RateLimitedError) and error.retry_after_s
+        if outage is self._limited and (not is_limited or self._waits_too_long(error)):
+            return False
+        return outage.should_retry(error, asyncio.get_running_loop().time())
 
     def _waits_too_long(self, error: LLMError) -> bool:
         """Whether Retry-After is longer than the client waits."""
-        return isinstance(error, RateLimitedError) and (error.retry_after_s or 0) > self.timeout_s
+        return (error.retry_after_s or 0) > self.timeout_s
 
-    async def _pause(self, error: LLMError, failed: int) -> None:
-        if isinstance(error, RateLimitedError) and error.retry_after_s:
-            return  # the gate holds all calls
-        await self.pauses.wait(failed, BACKOFF_MAX_S)
+    async def _pause(self, error: LLMError, number: int, most_s: float) -> None:
+        if not error.retry_after_s:  # otherwise the gate holds all calls
+            await self.pauses.wait(number, most_s)

@@ -170,6 +170,21 @@ class Gate:
             self.tokens.correct(turn.rate_entry, tokens)
         self._admit()
 
+    def exhausted(self, need: Need, where: str, workers: int) -> str:
+        """The sentence for the request `where`, which a budget shared by `workers` cannot pay."""
+        need = self.reservation(need)
+        if self.token_budget.can_never_fit(need.tokens_max):
+            left, needed = f"{self.token_budget.left:,.0f} tokens", f"{need.tokens_max:,}"
+        else:
+            left, needed = f"{self.cost_budget.left:.4f} of the money", f"{need.cost_max:.4f}"
+        if workers > 1:
+            left += f" of a worker's share, one of {workers},"
+        reason = " to redistribute the rest, or" if workers > 1 else ""
+        return (
+            f"the budget is exhausted: {left} are left, {where} could take {needed}; "
+            f"resume{reason} with a larger budget"
+        )
+
     @property
     def is_limited(self) -> bool:
         """Whether a budget or a limit per minute counts requests."""

@@ -1,10 +1,10 @@
-"""An unreachable server, as seen by all calls of one client."""
+"""A server that is unreachable, or limits the rate, as seen by all calls of one client."""
 
 from __future__ import annotations
 
 import sys
 
-from metropolis.llm.base import UnreachableError
+from metropolis.llm.base import LLMError
 
 REPORTED_S = 2.0
 """Shorter outages are not reported."""
@@ -21,7 +21,7 @@ class Outage:
         self._since_s: float | None = None
         self._is_reported = False
 
-    def should_retry(self, error: UnreachableError, now_s: float) -> bool:
+    def should_retry(self, error: LLMError, now_s: float) -> bool:
         """Whether to retry after `error`; False once the outage has lasted `patience_s`."""
         if self._since_s is None:
             self._since_s = now_s

@@ -84,7 +84,8 @@ class FaultyServer:
         fault = self.fault_of(len(self.requests))
         self.requests.append((request.path, body))
         self.headers.append(dict(request.headers))
-        self.attempts[question_of(body)] += 1
+        if fault != SAYS_WHEN:  # the client waits for the end of such a refusal
+            self.attempts[question_of(body)] += 1
         if fault == "hang":
             await asyncio.sleep(HANG_S)
         if fault == "slow":
@@ -168,9 +169,10 @@ def _events(whole: dict[str, Any]) -> list[dict[str, Any]]:
     return [*events, frame | {"choices": [], "usage": whole["usage"]}]
 
 
+SAYS_WHEN = "rate limited, says when"
 REFUSALS: dict[str, Callable[[], web.Response]] = {
     "rate limited": lambda: web.json_response({"error": {"message": "slow down"}}, status=429),
-    "rate limited, says when": lambda: web.json_response(
+    SAYS_WHEN: lambda: web.json_response(
         {"error": {"message": "slow down"}}, status=429, headers={"Retry-After": "0.01"}
     ),
     "error": lambda: web.Response(text="out of memory", status=500),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import AsyncGenerator, Collection
 from typing import Any
 
+from metropolis.llm.api_keys import api_key
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.connection import LIMITS, AnswerLimits
 from metropolis.llm.backends.http import JSONServer, parse_url
@@ -49,7 +49,7 @@ class Compatible:
             "max_completion_tokens" if address.hostname == OPENAI_HOST else "max_tokens"
         )
         self._url = address.geturl()
-        server = JSONServer("the server", self._url, os.environ.get("OPENAI_API_KEY"), limits)
+        server = JSONServer("the server", self._url, api_key("OPENAI_API_KEY"), limits)
         self._server: wire.ConnectedServer = server
         self._promotions = PromotionSender(server, "promote")
         self.is_external = not vllm and _is_public(address.hostname or "")

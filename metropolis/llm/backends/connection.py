@@ -52,6 +52,8 @@ class AnswerLimits:
 
 
 LIMITS = AnswerLimits()
+NEXT_ADDRESS_S = 0.25
+"""When to try the next address of a name beside one that has not answered (RFC 8305)."""
 
 
 class Connection(asyncio.Protocol):
@@ -164,6 +166,8 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._break_off(BrokenAnswerError(f"not HTTP: {error}"))
+        except httptools.HttpParserUpgrade:
+            self._break_off(BrokenAnswerError("it switches to another protocol"))
         self._check_head(self._overhead_bytes)
         assert self._transport is not None
         if self._is_streamed and not self._is_complete and len(self._body) > BUFFER_BYTES:
@@ -283,7 +287,7 @@ async def connect(
 ) -> Connection:
     """A connection to `host` by name; raises OSError."""
     _, connection = await asyncio.get_running_loop().create_connection(
-        partial(Connection, limits), host, port, ssl=tls
+        partial(Connection, limits), host, port, ssl=tls, happy_eyeballs_delay=NEXT_ADDRESS_S
     )
     return connection
 

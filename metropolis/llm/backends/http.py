@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from metropolis.addresses import shown
+from metropolis.llm.api_keys import without
 from metropolis.llm.backends.connection import (
     LIMITS,
     AnswerLimitError,
@@ -45,6 +46,8 @@ CHECK_S = 10.0
 """Time limit of a GET, such as the check at the start of a run."""
 ABORT_S = 5.0
 """Time limit of an abort; a server that does not answer completes the request in vain."""
+END_S = 1.0
+"""Time for the end of a stream after its last event."""
 SHOWN_CHARACTERS = 200
 """Maximum length of a server's reason in a message."""
 SHOWN_BYTES = 4096
@@ -73,6 +76,7 @@ class JSONServer:
         """Whether the latest GET found a metropolis gateway: requests then carry its headers."""
         self._limits = limits
         self._connections = Connections(self.url, limits)
+        self._api_key = api_key
         place = self.url.netloc.rpartition("@")[2]
         self._fields = f"Host: {place}\r\nAccept: application/json\r\n"
         if api_key is not None:
@@ -138,7 +142,8 @@ class JSONServer:
         if status == 200:
             return content
         retry_after = connection.headers.get(b"retry-after")
-        raise refusal(status, reason_in(content), retry_after, self.called, where)
+        reason = without(self._api_key, reason_in(content))
+        raise refusal(status, reason, retry_after, self.called, where)
 
     @asynccontextmanager
     async def _exchange(self, request: bytes, where: str) -> AsyncGenerator[Connection, None]:
@@ -246,7 +251,9 @@ def refusal(status: int, reason: str, retry_after: str | None, called: str, wher
     if status == 429:
         return RateLimitedError(sentence, seconds_of(retry_after))
     if status >= 500 or status == 408:
-        return UnavailableError(sentence)
+        error = UnavailableError(sentence)
+        error.retry_after_s = seconds_of(retry_after)
+        return error
     return RefusedError(sentence)
 
 

@@ -8,12 +8,12 @@ because the stack takes data after an answer for the answer to the next request.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
+from metropolis.llm.api_keys import api_key, without
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.connection import LIMITS, AnswerLimitError, AnswerLimits
 from metropolis.llm.backends.http import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from httpx2 import Response
     from openai import AsyncAPIResponse, AsyncOpenAI
 
+KEY = "OPENAI_API_KEY"
 NO_KEY = "none"
 """The client requires a key, also for servers without one."""
 OK = 200
@@ -173,7 +174,7 @@ class _Server:
             ) from None
 
     def _refusal(self, error: Any, where: str) -> LLMError:
-        reason = reason_in(error.response.content).replace(self._client.api_key, "…")
+        reason = without(api_key(KEY), reason_in(error.response.content))
         retry_after = error.response.headers.get("retry-after")
         return refusal(error.response.status_code, reason, retry_after, self.called, where)
 
@@ -186,7 +187,7 @@ def _open(url: str, limits: AnswerLimits) -> AsyncOpenAI:
         raise MetropolisError(
             f"openai:{url} needs the openai client: pip install 'metropolis[openai]'"
         ) from None
-    key = os.environ.get("OPENAI_API_KEY") or NO_KEY
+    key = api_key(KEY) or NO_KEY
     return openai.AsyncOpenAI(
         base_url=url,
         api_key=key,
@@ -195,6 +196,7 @@ def _open(url: str, limits: AnswerLimits) -> AsyncOpenAI:
         default_headers={"Accept-Encoding": "identity"},
         http_client=openai.DefaultAsyncHttpxClient(
             timeout=None,
+            follow_redirects=False,  # a server could lead requests, and the key, anywhere
             limits=httpx2.Limits(max_keepalive_connections=0),
             event_hooks={"request": [_write_names], "response": [_limiting(limits)]},
         ),

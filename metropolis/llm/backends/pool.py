@@ -45,9 +45,12 @@ class Connections:
         self._address: Address | None = None
         """Address of the first connection; the name is resolved once."""
 
-    async def take(self) -> Connection:
-        """An idle connection, or a new one; raises OSError within CONNECT_S seconds."""
-        while self._idle:
+    async def take(self, *, fresh: bool = False) -> Connection:
+        """An idle connection, unless `fresh`, or a new one.
+
+        Raises OSError within CONNECT_S seconds.
+        """
+        while self._idle and not fresh:
             connection = self._idle.pop()
             if connection.reusable:
                 return connection
@@ -58,6 +61,7 @@ class Connections:
                 else:
                     connection = await connect_to(self._address, self._tls, self._host, self.limits)
         except TimeoutError:
+            self._address = None
             raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
         except OSError:
             self._address = None  # the server may have moved

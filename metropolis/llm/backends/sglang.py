@@ -7,7 +7,6 @@ Start the server with `--enable-priority-scheduling --schedule-low-priority-valu
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import aclosing, contextmanager, suppress
@@ -15,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from metropolis.llm.api_keys import api_key
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.connection import LIMITS, AnswerLimits
 from metropolis.llm.backends.http import ABORT_S, JSONServer
@@ -65,7 +65,7 @@ class SGLang:
         self._server = JSONServer(
             "SGLang",
             url.rstrip("/").removesuffix("/v1"),
-            os.environ.get("SGLANG_API_KEY"),
+            api_key("SGLANG_API_KEY"),
             limits,
         )
         self._promotions = PromotionSender(self._server, "v1/promote")

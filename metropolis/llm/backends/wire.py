@@ -8,9 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from metropolis.llm.backends.http import SHOWN_CHARACTERS, printable
 from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import (
     Completion,
+    LLMError,
     MalformedError,
     RefusedError,
     Request,
@@ -73,13 +75,15 @@ class _Text(msgspec.Struct, frozen=True):
 class _Choice(msgspec.Struct):
     finish_reason: str | None = None
     text: str | None = None
-    message: _Text = _Text()
-    delta: _Text = _Text()
+    message: _Text | None = None
+    delta: _Text | None = None
 
 
 class _Answer(msgspec.Struct):
-    choices: list[_Choice]
+    choices: list[_Choice] | None = None
     usage: Any = None
+    error: Any = None
+    """What a gateway or a server sends in place of an answer that has begun."""
 
 
 class _Model(msgspec.Struct):
@@ -116,13 +120,14 @@ async def complete(
 ) -> Completion:
     """The whole answer to `body`."""
     answer = await server.post(path, body, _Answer, request)
-    if not answer.choices:
+    choices = _choices(answer, server.called, request)
+    if not choices:
         raise MalformedError(
             f"{server.called} gave a malformed answer to {request.where}: no choice"
         )
-    choice = answer.choices[0]
-    text = (choice.text if request.messages is None else choice.message.content) or ""
-    hidden = choice.message.hidden
+    choice, message = choices[0], choices[0].message or _Text()
+    text = (choice.text if request.messages is None else message.content) or ""
+    hidden = message.hidden
     return completion_of(server.meter, text, hidden, answer.usage, choice.finish_reason, request)
 
 
@@ -137,16 +142,30 @@ async def stream(
     async with aclosing(server.events(path, streamed, _Answer, request)) as events:
         async for event in events:
             usage = event.usage or usage
-            for choice in event.choices[:1]:
-                finish = choice.finish_reason or finish
-                hidden += choice.delta.hidden
-                piece = choice.text if request.messages is None else choice.delta.content
+            for choice in _choices(event, server.called, request)[:1]:
+                finish, delta = choice.finish_reason or finish, choice.delta or _Text()
+                hidden += delta.hidden
+                piece = choice.text if request.messages is None else delta.content
                 if piece:
                     text_bytes += len(piece.encode(errors="replace"))
                     server.meter.check_length(text_bytes, request)
                     pieces.append(piece)
                     yield piece
     yield completion_of(server.meter, "".join(pieces), hidden, usage, finish, request)
+
+
+def _choices(answer: _Answer, called: str, request: Request) -> list[_Choice]:
+    """The choices of an answer or event; raises LLMError if it is an error, or has none."""
+    if answer.error is not None:
+        about = answer.error if isinstance(answer.error, dict) else {"message": answer.error}
+        code = about.get("code")
+        reason = printable(str(about.get("message")), SHOWN_CHARACTERS)
+        is_final = type(code) is int and 400 <= code < 500 and code not in (408, 429)
+        kind = RefusedError if is_final else UnavailableError
+        raise kind(f"{called} ended its answer to {request.where} with an error: {reason}")
+    if answer.choices is None:
+        raise MalformedError(f"{called} gave a malformed answer to {request.where}: no choices")
+    return answer.choices
 
 
 def completion_of(
@@ -159,13 +178,18 @@ def completion_of(
     called = meter.called
     if finish is None:
         raise MalformedError(f"{called} broke off its answer to {request.where}")
-    if finish == "abort":
-        raise UnavailableError(f"{called} aborted its answer to {request.where}")
-    if finish not in ("stop", "length"):
-        reason = repr(finish[:NAME_CHARACTERS])
-        raise RefusedError(f"{called} ended its answer to {request.where} with {reason}")
     meter.check_length(len(text.encode(errors="replace")), request)
-    return Completion(text, *meter.counts(usage, text, hidden, request), finish)
+    tokens = meter.counts(usage, text, hidden, request)
+    if finish in ("stop", "length"):
+        return Completion(text, *tokens, finish)
+    error: LLMError
+    if finish == "abort":
+        error = UnavailableError(f"{called} aborted its answer to {request.where}")
+    else:
+        reason = repr(finish[:NAME_CHARACTERS])
+        error = RefusedError(f"{called} ended its answer to {request.where} with {reason}")
+    error.tokens = tokens
+    raise error
 
 
 def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
