@@ -26,8 +26,9 @@ from metropolis.gateway.scheduler_driver import QueueFullError, SchedulerDriver
 from metropolis.llm.api_keys import api_key
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import Compatible, path_of
-from metropolis.llm.backends.http import END_S, decode, events_in, reason_in, refusal
+from metropolis.llm.backends.http import decode, events_in, reason_in, refusal
 from metropolis.llm.backends.meter import Meter
+from metropolis.llm.backends.pool import END_S
 from metropolis.llm.base import (
     Completion,
     RateLimitedError,

@@ -112,7 +112,7 @@ class Reply:
         fields = [(name.decode("latin-1"), value) for name, value in self._connection.fields]
         self.headers = _forwarded(fields, CONNECTION_HEADERS)
         kind = self._connection.headers.get(b"content-type", "")
-        if not kind.startswith("text/event-stream"):
+        if not kind.lower().startswith("text/event-stream"):
             self.whole = await self._connection.content()
         self._pieces = self._connection.chunks()
         self._first = b"" if self.whole is not None else await anext(self._pieces, b"")
@@ -273,7 +273,7 @@ class EngineClient:
             for abort in late:
                 abort.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        self._connections.close()
+        await self._connections.close()
         await self._checks.close()
 
     def lost(self, error: Exception) -> EngineLostError:

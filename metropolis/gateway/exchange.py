@@ -208,6 +208,12 @@ class Exchange:
         self._request_rest(self._answer, now_s)
         self._enter(Event.PREEMPTED, ExchangeState.PREEMPTED)
 
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether the client has got all of an answer but its end."""
+        answer = self._answer if self.state is ExchangeState.STREAMING else None
+        return answer is not None and answer.is_at_its_end
+
     def abandoned(self) -> None:
         """The client has left, or the request cannot be placed."""
         self._check(Event.ABANDONED)
@@ -226,7 +232,7 @@ class Exchange:
     def _leave(self, event: Event, error: EngineLostError, now_s: float) -> None:
         """Leave an engine without the end of its answer: the request moves or ends."""
         answer = self._answer if self.state is ExchangeState.STREAMING else None
-        if answer is not None and answer.is_at_its_end:
+        if answer is not None and self.is_at_its_end:
             self._send(answer.ending())
             self._enter(event, ExchangeState.DONE)
             return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from metropolis.llm.backends.sse import LAST
+
 USAGE = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})(?=[\s,}])')
 """Responses and messages use the second name."""
 USAGE_BYTES = 2048
@@ -13,7 +15,7 @@ USAGE_BYTES = 2048
 class Passthrough:
     """An answer, in pieces or `whole`."""
 
-    is_preemptible = can_resume = is_at_its_end = False
+    is_preemptible = can_resume = False
     """As in `PartialAnswer`."""
     held_bytes = 0
 
@@ -25,6 +27,11 @@ class Passthrough:
         """The engine's count, or the number of events before the last one."""
         count = output_tokens_in(self._end)
         return self._events - 1 if count is None else count
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether the last event of the stream has arrived."""
+        return self._end.rstrip().endswith(b"data: " + LAST)
 
     def take(self, piece: bytes) -> bytes:
         """Return the bytes for the client."""

@@ -115,7 +115,7 @@ async def traits_of(
         return Traits(
             METROPOLIS,
             takes_priorities=True,
-            capacity_tokens=model.kv_capacity_tokens,
+            capacity_tokens=_positive(model.kv_capacity_tokens),
             kept_inputs={each.id: frozenset(each.input_layers) for each in models},
             receivers=frozenset(each.id for each in models if each.is_receiver),
         )
@@ -132,7 +132,7 @@ async def _sglang(engine: JSONServer, *, is_named: bool) -> Traits:
         SGLANG,
         takes_priorities=info.enable_priority_scheduling,
         is_low_first=info.schedule_low_priority_values_first,
-        capacity_tokens=capacity_tokens if (capacity_tokens or 0) > 0 else None,
+        capacity_tokens=_positive(capacity_tokens),
         why_not="it was started without --enable-priority-scheduling",
     )
 
@@ -147,6 +147,10 @@ async def _server_info(engine: JSONServer) -> _ServerInfo | None:
         except (LLMError, TimeoutError):
             return None
     return None
+
+
+def _positive(tokens: int | None) -> int | None:
+    return tokens if tokens is not None and tokens > 0 else None
 
 
 async def _vllm_capacity(engine: JSONServer) -> int | None:

@@ -364,7 +364,7 @@ def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:
         if (
             not isinstance(message, Mapping)
             or set(message) != {"role", "content"}
-            or not isinstance(message["content"], str)
+            or not all(isinstance(value, str) for value in message.values())
         ):
             raise MetropolisError(
                 f"message {number} of a chat is {message!r}; it must have a role and a content, "
@@ -372,7 +372,7 @@ def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:
             )
     if not chat:
         raise MetropolisError("a chat has no messages; it needs at least one")
-    return chat
+    return tuple({"role": one["role"], "content": one["content"]} for one in chat)  # may change
 
 
 def _suggestion(name: str) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from math import inf
+
+from metropolis.types import MetropolisError
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +15,13 @@ class Prices:
 
     input_per_million: float
     output_per_million: float
+
+    def __post_init__(self) -> None:
+        for name in ("input_per_million", "output_per_million"):
+            if not 0 <= getattr(self, name) < inf:
+                raise MetropolisError(
+                    f"{name} is {getattr(self, name)}; it should be a number of at least 0"
+                )
 
     def cost(self, prompt_tokens: float, output_tokens: float) -> float:
         """The cost of one call."""

@@ -236,6 +236,8 @@ class Connection(asyncio.Protocol):
         self._head_bytes = self._overhead_bytes = 0
         self._has_headers = self._has_length = False
         self._is_complete = self._keeps_alive = self._is_streamed = False
+        self.is_ending = False
+        """Whether only the end of the answer is missing, after the last event of a stream."""
 
     def _check_head(self, received_bytes: int) -> None:
         if received_bytes > self._limits.head_bytes:

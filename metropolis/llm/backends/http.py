@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -46,8 +47,6 @@ CHECK_S = 10.0
 """Time limit of a GET, such as the check at the start of a run."""
 ABORT_S = 5.0
 """Time limit of an abort; a server that does not answer completes the request in vain."""
-END_S = 1.0
-"""Time for the end of a stream after its last event."""
 SHOWN_CHARACTERS = 200
 """Maximum length of a server's reason in a message."""
 SHOWN_BYTES = 4096
@@ -131,10 +130,11 @@ class JSONServer:
             pieces = connection.chunks()
             async for event in events_in(pieces, form, self.called, request.where, self._limits):
                 yield event
+            connection.is_ending = True
 
     async def close(self) -> None:
         """Close all connections."""
-        self._connections.close()
+        await self._connections.close()
 
     async def _read(self, connection: Connection, where: str) -> bytes:
         status = await connection.status()
@@ -164,7 +164,8 @@ class JSONServer:
                 f"{self.called} broke off its answer to {where}: {error}"
             ) from None
         except OSError as error:
-            kind = UnreachableError if connection is None else UnavailableError
+            is_refused = connection is not None or isinstance(error, ssl.SSLError)
+            kind = UnavailableError if is_refused else UnreachableError
             raise kind(f"{self.called} cannot be reached for {where}: {_reason(error)}") from None
         finally:
             if connection is not None:
@@ -218,6 +219,8 @@ async def events_in(
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):  # its number is of another kind
+        return error.reason or str(error)
     if error.errno is None:
         return str(error)
     if error.errno > 0:

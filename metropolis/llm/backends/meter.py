@@ -76,7 +76,7 @@ class Meter:
         reported = usage.get(name)
         if isinstance(reported, float) and reported.is_integer():
             reported = int(reported)
-        count_min = len(text) / TOKEN_CHARACTERS_MAX
+        count_min = (len(text) + hidden) / TOKEN_CHARACTERS_MAX
         if type(reported) is int and count_min <= reported <= count_max:
             return reported
         if not self._is_reported:

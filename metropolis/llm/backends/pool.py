@@ -11,6 +11,7 @@ from metropolis.llm.backends.connection import (
     LIMITS,
     Address,
     AnswerLimits,
+    BrokenAnswerError,
     Connection,
     connect,
     connect_to,
@@ -18,6 +19,8 @@ from metropolis.llm.backends.connection import (
 
 CONNECT_S = 10.0
 """Time limit of a new connection."""
+END_S = 1.0
+"""Time for the end of a stream after its last event."""
 
 
 class Connections:
@@ -42,6 +45,8 @@ class Connections:
     def _reset(self) -> None:
         self._tls: ssl.SSLContext | None = ssl.create_default_context() if self._is_tls else None
         self._idle: list[Connection] = []
+        self._ending: set[asyncio.Task[None]] = set()
+        """Reads of ends."""
         self._address: Address | None = None
         """Address of the first connection; the name is resolved once."""
 
@@ -70,17 +75,37 @@ class Connections:
         return connection
 
     def put_back(self, connection: Connection) -> None:
-        """Keep `connection` if it is reusable, else close it."""
+        """Keep `connection` if it is reusable, or will be at once; else close it."""
         if connection.reusable:
             self._idle.append(connection)
+        elif connection.is_ending:
+            task = asyncio.get_running_loop().create_task(self._read_end(connection))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
         else:
             connection.close()
 
-    def close(self) -> None:
-        """Close the idle connections."""
+    async def close(self) -> None:
+        """Close the connections that are not in use."""
+        ending = list(self._ending)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         while self._idle:
             self._idle.pop().close()
 
+    async def _read_end(self, connection: Connection) -> None:
+        """A server that sees its stream closed before the end takes it for abandoned."""
+        try:
+            async with asyncio.timeout(END_S):
+                async for _ in connection.chunks():
+                    pass
+        except (TimeoutError, OSError, BrokenAnswerError):
+            return
+        finally:
+            connection.is_ending = False
+            self.put_back(connection)
 
-PROCESS_LOCAL = ("_tls", "_idle", "_address")
+
+PROCESS_LOCAL = ("_tls", "_idle", "_address", "_ending")
 """Attributes that are not pickled."""

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from metropolis.llm.backends.http import JSONServer
+from metropolis.llm.backends.http import ABORT_S, JSONServer
 from metropolis.llm.base import LLMError, Request
 from metropolis.llm.placement import placement_of
 
@@ -36,7 +36,8 @@ class PromotionSender:
 
     async def _send(self, request: Request) -> None:
         program = placement_of(request).program
-        with suppress(LLMError):  # it keeps its rank, and fails by itself if the gateway is lost
-            await self._server.send(
-                self._path, {"program": program}, f"the promotion of {request.where}"
-            )
+        with suppress(LLMError, TimeoutError):  # it keeps its rank, and fails by itself
+            async with asyncio.timeout(ABORT_S):
+                await self._server.send(
+                    self._path, {"program": program}, f"the promotion of {request.where}"
+                )

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 EMPTY_LINE = re.compile(rb"\n\r?\n")
 EMPTY_LINE_BYTES = 3
+BOM = "\ufeff".encode()
+"""May begin a stream."""
 LAST = b"[DONE]"
 """The data of the event that ends a stream of completions."""
 
@@ -56,6 +58,7 @@ class EventParser:
 
 def data_in(event: bytes) -> bytes:
     """Return the data of an event, whose lines may also give a name or a number."""
+    event = event.removeprefix(BOM)
     if event.startswith(b"data:") and event.find(b"\n") >= len(event) - EMPTY_LINE_BYTES:
         return event[5:].strip()  # the usual event: one line
     lines = event.splitlines()
