@@ -35,7 +35,7 @@ from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.live.stored import MEMORY, portable_address
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
-from metropolis.world.scenario import Scenario
+from metropolis.world.scenario import Scenario, told
 from metropolis.world.user_code import describe_error_in, file_of
 from metropolis.world.user_errors import explanation_of
 
@@ -273,7 +273,7 @@ def _run(
     ):
         for record in records:
             advance(agents)
-            for sentence in () if quiet else scenario.story(record):
+            for sentence in () if quiet else told(scenario, record):
                 click.echo(story_line(scenario.world, record.step, sentence), err=story_to_stderr)
     return pressed.is_set()
 

@@ -8,7 +8,7 @@ from enum import Enum
 from inspect import iscoroutine
 from math import isfinite
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -91,6 +91,13 @@ def _frozen_items(items: Any, whose: str, *names: str) -> Any:
         raise MetropolisError(f"{whose}: {error}") from None
 
 
+def check_kind(kind: Any, whose: str) -> None:
+    """Raise MetropolisError if `kind` is not a text."""
+    if not isinstance(kind, str) or not kind:
+        raise MetropolisError(f"the kind of {whose} is {cut(kind)}; it should be a text")
+    checked_text(kind)
+
+
 def checked_position(given: Any, whose: str) -> Position:
     """`given` as two floats. Raises MetropolisError if it is not two numbers."""
     try:
@@ -118,7 +125,10 @@ class Entity:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.name))
-        freeze((self.name, self.kind))
+        if not isinstance(self.name, str) or not self.name:
+            raise MetropolisError(f"the name of an entity is {cut(self.name)}; it should be a text")
+        checked_text(self.name)
+        check_kind(self.kind, f"the entity {self.name!r}")
         object.__setattr__(self, "state", _frozen_items(self.state, "the state of {!r}", self.name))
 
     def __reduce__(self) -> Any:
@@ -135,6 +145,12 @@ class Entity:
 
     def __getitem__(self, key: str) -> Any:
         return self.state[key]
+
+    def __setitem__(self, key: str, value: Any) -> NoReturn:
+        raise TypeError(f"{self.name!r} is read-only; a world's resolve writes: write({key}=…)")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.state
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
@@ -158,7 +174,7 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.source))
-        freeze(self.kind)
+        check_kind(self.kind, f"an event of {self.source!r}")
         data = _frozen_items(self.data, "the event {!r} of {!r}", self.kind, self.source)
         object.__setattr__(self, "data", data)
 

@@ -28,6 +28,7 @@ from metropolis.world.parts import (
     to_json,
     to_parts,
 )
+from metropolis.world.user_errors import describe_error
 
 
 def save(agent: Agent) -> Any:
@@ -268,7 +269,12 @@ def restore_parts(agent: Agent, parts: Parts, cache: ChunkCache) -> None:
 def restore(agent: Agent, saved: Any) -> None:
     """Set the state of `agent` from the result of `save`. Raises MetropolisError on a mismatch."""
     if hasattr(agent, "restore"):
-        agent.restore(saved)
+        try:
+            agent.restore(saved)
+        except Exception as error:
+            raise MetropolisError(
+                f"the agent {agent.name!r} cannot be restored: {describe_error(error, agent)}"
+            ) from error
         return
     for name, kind in _fields(type(agent), agent.name).items():
         try:
@@ -280,6 +286,24 @@ def restore(agent: Agent, saved: Any) -> None:
                 f"be restored from its saved state ({error}); its value should have the type of "
                 "the field, and the field the type that it had when it was saved"
             ) from error
+
+
+def restore_all(agents: Sequence[Agent], saved: Mapping[str, Any]) -> None:
+    """Set the states of all `agents` from `saved`, by name; raises MetropolisError on a mismatch."""
+    check_same_agents(list(saved), agents)
+    for agent in agents:
+        restore(agent, saved[agent.name])
+
+
+def check_same_agents(known: Sequence[str], agents: Sequence[Agent]) -> None:
+    """Raise MetropolisError unless `agents` have the `known` names, in this order."""
+    names = [agent.name for agent in agents]
+    if list(known) != names:
+        raise MetropolisError(
+            f"the run has {len(known)} agents: {cut(', '.join(known))}; the world now makes "
+            f"{len(names)}: {cut(', '.join(names))}; the agents of a run, their names and their "
+            "order do not change"
+        )
 
 
 @cache

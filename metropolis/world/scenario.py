@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
@@ -33,6 +33,18 @@ def plain_story(record: StepRecord) -> Sequence[str]:
         " ".join([event.source, event.kind, *map(str, event.data.values())])
         for event in record.events
     ]
+
+
+def told(scenario: Scenario, record: StepRecord) -> Sequence[str]:
+    """The sentences of the scenario's story. Raises MetropolisError if it returns others."""
+    returned: Any = scenario.story(record)
+    if isinstance(returned, Iterable) and not isinstance(returned, str):
+        sentences = list(returned)
+        if all(isinstance(one, str) for one in sentences):
+            return sentences
+    raise MetropolisError(
+        f"the scenario's story returned {cut(returned)}; it should return a list of sentences"
+    )
 
 
 @dataclass(frozen=True)

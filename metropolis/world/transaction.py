@@ -7,10 +7,11 @@ from dataclasses import replace
 from math import ulp
 from typing import Any
 
+from metropolis.names import cut
 from metropolis.rules.metrics import distance
 from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.clusters import clusters
-from metropolis.world.entities import AGENT, Entity, Event, checked_position
+from metropolis.world.entities import AGENT, Entity, Event, check_kind, checked_position
 from metropolis.world.state import State
 from metropolis.world.view import Reach, View
 
@@ -113,6 +114,7 @@ class Member(View):
         Its unique name is made of the kind, the agent and the step. A name chosen by the world
         could already be in use out of reach.
         """
+        check_kind(kind, f"what {self._prefix()} adds")
         if kind == AGENT:
             raise MetropolisError(f"{self._prefix()} adds an agent; all agents exist from step 0")
         if "/" in kind:  # two agents could otherwise make the same name
@@ -147,13 +149,15 @@ class Member(View):
         Their positions at the beginning of the step count, also if the world has moved them since.
         None if no agent object exists, as when actions come from outside.
         """
+        if not isinstance(other, str):
+            raise MetropolisError(f"{self._prefix()} asks {cut(other)}; give an agent's name")
         partner = self._transaction[other]
         limit = self._reach.joint_radius
         if not self._reach.metric.perceives(self.position, partner.position, limit):
             far = distance(self._reach.metric, self.position, partner.position)
             raise CausalityError(
-                f"{self._prefix()} asks {other!r}, {far:g} away: {far - limit:g} beyond the joint "
-                f"radius {limit:g}"
+                f"{self._prefix()} asks {other!r}, {far:g} away when the step begins: "
+                f"{far - limit:g} beyond the joint radius {limit:g}"
             )
         self._transaction.answered.add(other)
         return await self._transaction._ask(other, question)
@@ -164,6 +168,8 @@ class Member(View):
         return body
 
     def _target(self, name: str) -> Entity:
+        if not isinstance(name, str):
+            raise MetropolisError(f"{self._prefix()} writes {cut(name)}; give an entity's name")
         entity = self._known(name)
         self._check_write(f"the entity {name!r}", entity.position, name)
         return entity

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import msgspec
 
+from metropolis.names import cut
 from metropolis.rules.metrics import Metric, distance
 from metropolis.rules.rules import ROUNDING
 from metropolis.types import CausalityError, MetropolisError, Position, Step
@@ -112,6 +113,8 @@ class View:
 
         The agent may not even learn whether a distant entity exists.
         """
+        if not isinstance(name, str):
+            raise MetropolisError(f"{self._prefix()} reads {cut(name)}; give an entity's name")
         entity = self._known(name)
         self._check_reach(name, entity.position, self._reach.perception_radius)
         return entity

@@ -122,7 +122,7 @@ def test_asking(state: State) -> None:
     with pytest.raises(CausalityError) as refusal:
         asyncio.run(far["ann"].ask("cleo", "why"))
     assert str(refusal.value) == (
-        "step 5, agent 'ann': asks 'cleo', 9 away: 6 beyond the joint radius 3"
+        "step 5, agent 'ann': asks 'cleo', 9 away when the step begins: 6 beyond the joint radius 3"
     )
 
 

@@ -54,7 +54,7 @@ from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_world_parts
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import restore
+from metropolis.world.saving import restore_all
 
 if TYPE_CHECKING:
     from metropolis.runtime.live.metrics import MetricsServer
@@ -232,8 +232,7 @@ class Simulation:
         self._start = Start(self.first_step, entities, () if known is None else known.events)
         if known is not None and known.agents:  # otherwise claims contain the minds
             self._reuse_guard.claim_agents()
-            for agent in self.agents:
-                restore(agent, known.agents[agent.name])
+            restore_all(self.agents, known.agents)
         self._recording.open(bodies(initial, names), entities, self.first_step)
         self._worker = LocalWorker(
             self.world,

@@ -26,7 +26,7 @@ from metropolis.store.memory import MemoryServer
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import SavedWhenRead, save_checked
+from metropolis.world.saving import SavedWhenRead, check_same_agents, save_checked
 
 MEMORY = "memory"
 _UNNAMEABLE = re.compile(r"[^\w .,#%+=@()\[\]'-]+")
@@ -107,7 +107,10 @@ class StoredRun:
         `now_s` is the time of the run's clock. `minds`: what the store is to read as the minds of a
         shared run; None: the agents themselves.
         """
-        if self.info() is None:
+        known = self.info()
+        if known is not None:
+            check_same_agents(known.agents, agents)
+        else:
             options = {"began_s": time.time() - now_s}
             if not self.shared:
                 minds = _saved(agents) if minds is None else dict(minds)

@@ -22,6 +22,7 @@ import msgspec
 from metropolis.durable import DamagedError
 from metropolis.line_file import Mark
 from metropolis.llm.journal import Journal, read_journal
+from metropolis.names import cut
 from metropolis.runtime.folder.calls_file import CallsFile, read_calls
 from metropolis.runtime.folder.checkpoint import Checkpoint, Past
 from metropolis.runtime.folder.history import HistoryWriter, line_of, read_history
@@ -32,6 +33,7 @@ from metropolis.timeline.reader import TimelineFollower
 from metropolis.timeline.writer import write_timeline
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
+from metropolis.world.checks import check_seed
 from metropolis.world.record import StepRecord
 
 
@@ -67,6 +69,12 @@ def fork(
     Raises MetropolisError if the run has not reached `at`, if its steps cannot be reproduced
     from its own answers, or if the edited state is no valid start of a run.
     """
+    if seed is not None:
+        check_seed(seed)
+    if edit is not None and not callable(edit):
+        raise MetropolisError(f"edit is {cut(edit)}; it should be a function, or None")
+    if not isinstance(at, int):
+        raise MetropolisError(f"at is {cut(at)}; it should be a step, a whole number")
     origin, branch = RunDirectory(Path(run)), RunDirectory(Path(out))
     rerun = Rerun(origin, world, agents, options or {})
     described = origin.read()

@@ -24,7 +24,7 @@ from metropolis.runtime.live.stored import Start
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import copies_of, restore, save
+from metropolis.world.saving import copies_of, restore_all, save
 from metropolis.world.scenario import Scenario
 
 
@@ -119,8 +119,7 @@ class Rerun:
         # reset may set the world's attributes
         initial_entities(self._world, names, self.seed, self._options)
         agents = copies_of(self._agents)
-        for agent in agents:
-            restore(agent, start.agents[agent.name])
+        restore_all(agents, start.agents)
         self._trial = Trial(
             Scenario(self._world, agents),
             Start(start.step, start.entities, start.events),
