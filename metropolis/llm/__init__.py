@@ -1,6 +1,6 @@
 """Language models: the agent's interface, the configuration of runs, and the errors of both."""
 
-from metropolis.llm.agent import LLM, BlockingLLM
+from metropolis.llm.agent import LLM
 from metropolis.llm.base import (
     Backend,
     BudgetExhausted,
@@ -15,6 +15,7 @@ from metropolis.llm.base import (
     UnavailableError,
     UnreachableError,
 )
+from metropolis.llm.blocking import BlockingLLM
 from metropolis.llm.call_log import CallRecord
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal

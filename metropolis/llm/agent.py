@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections.abc import (
     AsyncGenerator,
     Callable,
-    Coroutine,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from concurrent.futures import Future
 from contextlib import aclosing
 from copy import copy
 from difflib import get_close_matches
@@ -263,94 +259,6 @@ class LLM:
         record = self.log.end(index, completion)
         if self._keep_text and completion is not None:
             record.completion = completion.text
-
-
-class BlockingLLM:
-    """LLM for synchronous agents, which run in threads: every call blocks the calling thread.
-
-    The calls run on `loop`, which must run in another thread. `on_block` is called on that loop
-    when a call starts to wait, `on_unblock` before its thread continues; of concurrent calls, which
-    threads started by the agent may make, only the first to start and the last to end call them.
-    All count as calls of the task that created this object.
-    """
-
-    def __init__(
-        self,
-        llm: LLM,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        on_block: Callable[[], None] = lambda: None,
-        on_unblock: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._llm = llm
-        self._loop = loop
-        self._on_block = on_block
-        self._on_unblock = on_unblock
-        self._strand = current_strand()
-        self._waiting = 0
-        self._calls: set[Future[Any]] = set()
-        self._is_cancelled = False
-
-    @property
-    def calls(self) -> list[CallRecord]:
-        """The calls, in the order of sending."""
-        return self._llm.calls
-
-    def cancel(self) -> None:
-        """Cancel the calls in flight and refuse further ones: no execution waits for the thread."""
-        self._is_cancelled = True
-        for call in list(self._calls):
-            call.cancel()
-
-    def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> Completion:
-        """As LLM.chat, with the same options."""
-        return self._wait(self._llm.chat(messages, **options))
-
-    def complete(self, prompt: str, **options: Unpack[Options]) -> Completion:
-        """As LLM.complete, with the same options."""
-        return self._wait(self._llm.complete(prompt, **options))
-
-    def stream(
-        self, messages: str | Sequence[Message], **options: Unpack[Options]
-    ) -> Iterator[str]:
-        """As LLM.stream, with the same options."""
-        pieces = self._llm.stream(messages, **options)
-
-        async def next_piece() -> str | None:
-            return await anext(pieces, None)
-
-        try:
-            while (piece := self._wait(next_piece())) is not None:
-                yield piece
-        except GeneratorExit:  # perhaps collected in the thread of the loop, which must not wait
-            closing = pieces.aclose()
-            try:
-                asyncio.run_coroutine_threadsafe(self._await_with_hooks(closing), self._loop)
-            except RuntimeError:  # the run has ended
-                closing.close()
-            raise
-
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        call = asyncio.run_coroutine_threadsafe(self._await_with_hooks(coroutine), self._loop)
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-        if self._is_cancelled:
-            call.cancel()
-        return call.result()
-
-    async def _await_with_hooks(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        self._waiting += 1
-        if self._strand is not None:
-            self._strand.has_computed()
-        if self._waiting == 1:
-            self._on_block()
-        try:
-            with in_strand(self._strand):
-                return await coroutine
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._on_unblock()
 
 
 def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:

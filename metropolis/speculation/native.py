@@ -191,7 +191,7 @@ class NativeSpeculation:
         return [
             (
                 _KINDS[question.kind],
-                self._names[question.name] if question.name else -1,
+                self._names[question.name] if question.kind == "entity" else -1,
                 *question.centre,
                 question.radius,
                 self._answer(question.name, answer),

@@ -12,7 +12,8 @@ from itertools import islice
 from threading import get_ident
 from typing import Any
 
-from metropolis.llm.agent import LLM, BlockingLLM, Sender
+from metropolis.llm.agent import LLM, Sender
+from metropolis.llm.blocking import BlockingLLM
 from metropolis.llm.call_log import CallLog, current_strand, follow_tasks, in_strand
 from metropolis.names import cut
 from metropolis.store.execution import Execution

@@ -289,7 +289,7 @@ def restore(agent: Agent, saved: Any) -> None:
 
 
 def restore_all(agents: Sequence[Agent], saved: Mapping[str, Any]) -> None:
-    """Set the states of all `agents` from `saved`, by name; raises MetropolisError on a mismatch."""
+    """Set the states of all `agents` from `saved`, by name; MetropolisError on a mismatch."""
     check_same_agents(list(saved), agents)
     for agent in agents:
         restore(agent, saved[agent.name])

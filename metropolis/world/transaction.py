@@ -171,6 +171,8 @@ class Member(View):
         if not isinstance(name, str):
             raise MetropolisError(f"{self._prefix()} writes {cut(name)}; give an entity's name")
         entity = self._known(name)
+        if not self._is_in_reach(entity.position) and not self._perceives(entity):
+            self._refuse(name)
         self._check_write(f"the entity {name!r}", entity.position, name)
         return entity
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import msgspec
 
 from metropolis.names import cut
-from metropolis.rules.metrics import Metric, distance
+from metropolis.rules.metrics import Metric
 from metropolis.rules.rules import ROUNDING
 from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.entities import AGENT, Entity, Event
@@ -116,7 +116,8 @@ class View:
         if not isinstance(name, str):
             raise MetropolisError(f"{self._prefix()} reads {cut(name)}; give an entity's name")
         entity = self._known(name)
-        self._check_reach(name, entity.position, self._reach.perception_radius)
+        if not self._perceives(entity):
+            self._refuse(name)
         return entity
 
     def events(self, kind: str | None = None) -> list[Event]:
@@ -138,12 +139,16 @@ class View:
     def _known(self, name: str) -> Entity:
         entity = self._lookup(name)
         if entity is None:
-            self.refused.add(name)
-            raise CausalityError(
-                f"{self._prefix()} reads the entity {name!r}, and no entity of that name is "
-                f"within the perception radius {self._reach.perception_radius:g}"
-            )
+            self._refuse(name)
         return entity
+
+    def _refuse(self, name: str) -> NoReturn:
+        """Raise CausalityError: the entity is not perceived, wherever it is, if it exists."""
+        self.refused.add(name)
+        raise CausalityError(
+            f"{self._prefix()} reads the entity {name!r}, and no entity of that name is "
+            f"within the perception radius {self._reach.perception_radius:g}"
+        )
 
     def _with_writes(self, found: Iterable[Entity], radius: float) -> Iterable[Entity]:  # noqa: ARG002
         """`found`, which is as of the beginning of the step; a `Member` adds its own writes."""
@@ -164,15 +169,9 @@ class View:
             self.reads.areas[self.position, chosen] = versions
         return self._with_writes([entity for _, entity in versions if entity is not None], chosen)
 
-    def _check_reach(self, name: str, position: Position, limit: float) -> None:
-        if self._reach.metric.perceives(self.position, position, limit):
-            return
-        self.refused.add(name)
-        far = distance(self._reach.metric, self.position, position)
-        raise CausalityError(
-            f"{self._prefix()} reads the entity {name!r} at ({position[0]:g}, {position[1]:g}), "
-            f"{far:g} away: {far - limit:g} beyond the perception radius {limit:g}"
-        )
+    def _perceives(self, entity: Entity) -> bool:
+        radius = self._reach.perception_radius
+        return self._reach.metric.perceives(self.position, entity.position, radius)
 
     def _prefix(self) -> str:
         return f"step {self.step}, agent {self.name!r}:"

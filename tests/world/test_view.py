@@ -1,6 +1,7 @@
 """What an agent may know, and the sentences that refuse the rest."""
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, Hops, Metric
 from metropolis.types import CausalityError, MetropolisError
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import State
+from metropolis.world.transaction import Transaction
 from metropolis.world.view import Reach, Reads, View
 
 REACH = Reach(CHEBYSHEV, perception_radius=4, max_velocity=1, joint_radius=2)
@@ -92,8 +94,8 @@ def test_reading_an_entity_far_away(state: State) -> None:
     with pytest.raises(CausalityError) as refusal:
         view_of(state).entity("cleo")
     assert str(refusal.value) == (
-        "step 0, agent 'ann': reads the entity 'cleo' at (9, 0), 9 away: 5 beyond the perception "
-        "radius 4"
+        "step 0, agent 'ann': reads the entity 'cleo', and no entity of that name is within the "
+        "perception radius 4"
     )
 
 
@@ -123,14 +125,19 @@ def test_an_agent_without_a_body(state: State) -> None:
 def test_distances_are_told_in_the_metric() -> None:
     graph = Hops([[1], [0, 2], [1], []])
     cases: list[tuple[Metric, tuple[float, float], str]] = [
-        (EUCLIDEAN, (3, 4.5), "5.40833 away: 4.40833 beyond the perception radius 1"),
-        (graph, (2, 0), "2 away: 1 beyond the perception radius 1"),
-        (graph, (3, 0), "inf away: inf beyond the perception radius 1"),
+        (EUCLIDEAN, (3, 4.5), "5.40833 away: 4.40833 further than the velocity 1"),
+        (graph, (2, 0), "2 away: 1 further than the velocity 1"),
+        (graph, (3, 0), "inf away: inf further than the velocity 1"),
     ]
+
+    async def ask(_name: str, _question: Any) -> None:
+        """Nobody answers."""
+
     for metric, place, told in cases:
-        begun = [Entity("ann", (0, 0), "agent"), Entity("far", place)]
+        state = State(metric, 1, [Entity("ann", (0, 0), "agent")])
+        cluster = Transaction(state, Reach(metric, 1, 1, 0), 0, 0, {"ann": None}, ask)
         with pytest.raises(CausalityError) as refusal:
-            view_of(State(metric, 1, begun), reach=Reach(metric, 1, 0, 0)).entity("far")
+            cluster["ann"].emit("call", place)
         assert str(refusal.value).endswith(told)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from array import array
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from metropolis._core import LeftPlaces
 from metropolis.rules.native import core_metric
+from metropolis.sim.virtual import IdleSelector
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.trace.schema import ValueDependencies
 from metropolis.types import AgentId, Position, Step
@@ -31,6 +32,8 @@ from metropolis.world.state import Area, State
 from metropolis.world.transaction import Transaction
 from metropolis.world.view import Reads, View
 
+CANCELLATIONS_MAX = 3
+"""Of what a world waits for when it resolves one action alone."""
 Needs = dict[AgentId, Step]
 """Agent -> its latest step that is needed."""
 
@@ -69,6 +72,9 @@ class RecordedDependencies:
         """By agent: the areas that it looked at in its last step."""
         self._offsets, self._writer, self._ago = array("q", [0]), array("i"), array("i")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._resolving: asyncio.Task[None] | None = None
+        self._refusals = 0
+        """How often it was cancelled."""
         self._is_known = True
 
     def add(self, step: Step, executions: Sequence[Execution]) -> None:
@@ -286,11 +292,37 @@ class RecordedDependencies:
         try:
             resolving = self._world.resolve(cluster)
             if resolving is not None:
-                self._loop = self._loop or asyncio.new_event_loop()
-                self._loop.run_until_complete(asyncio.wait_for(resolving, None))
-        except Exception:  # noqa: BLE001 -- as of an action that needs the others
+                self._complete(resolving)
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 -- it needs the others
             return None
         return None if asked else cluster
+
+    def _complete(self, resolving: Awaitable[None]) -> None:
+        """Await `resolving`; what waits when nothing is left to run waits for other members.
+
+        Raises CancelledError then.
+        """
+        loop = self._loop = self._loop or asyncio.SelectorEventLoop(IdleSelector(self._give_up))
+        self._resolving = loop.create_task(asyncio.wait_for(resolving, None))
+        self._refusals = 0
+        try:
+            loop.run_until_complete(self._resolving)
+        finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.call_soon(loop.stop)
+                loop.run_forever()
+
+    def _give_up(self) -> bool:
+        self._refusals += 1
+        if self._refusals > CANCELLATIONS_MAX:  # it ignores them
+            assert self._loop is not None
+            self._loop.stop()
+        elif self._resolving is not None:
+            self._resolving.cancel()
+        return True
 
     def _said(self, events: Iterable[Event]) -> list[tuple[Position, bytes]]:
         return [(event.position, self._encode((event.kind, event.data))) for event in events]

@@ -75,6 +75,9 @@ class JoiningClient:
 
     def __init__(self, client: Client, gate: CallGate) -> None:
         self._client, self._gate = client, gate
+        gate.progress = self._progress
+        self._ended = 0
+        """Requests that have ended."""
         self.on_orphan: Callable[[], None] = lambda: None
         """Called when no execution waits for a request any more."""
         self.sent: Counter[tuple[AgentId, Step]] = Counter()
@@ -116,6 +119,7 @@ class JoiningClient:
                     yield item
         finally:
             del self._streamed[id(request)]
+            self._ended += 1
 
     async def call(self, request: Request) -> Completion:
         """See Sender."""
@@ -198,7 +202,11 @@ class JoiningClient:
                 del self._orphans[key], self._in_flight[key]  # an equal request is sent anew
                 one.task.cancel()
 
+    def _progress(self) -> int | None:
+        return None if self._in_flight or self._streamed else self._ended
+
     def _end(self, key: Key, task: asyncio.Task[Completion]) -> None:
+        self._ended += 1
         one = self._in_flight.get(key)
         if one is not None and one.task is task:
             del self._in_flight[key]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -27,6 +27,8 @@ BUDGET_USED = 0.8
 """The share of the waste budget from which on less is dared; nothing, once all is spent."""
 WASTE_FREE = 5
 """Calls that may be wasted before the budget counts."""
+STUCK_S = 0.2
+"""How long nothing is sent or answered before calls that wait are let pass."""
 OPEN_CLASS_MAX = 4
 """That of 8 steps and more."""
 CHANCE_FIRST, WEIGHT_FIRST = 0.3, 4.0
@@ -113,6 +115,11 @@ class CallGate:
         self._waiting: dict[Key, _Waiting] = {}
         self._waiters = 0
         """Executions that wait, several for one call perhaps."""
+        self.progress: Callable[[], int | None] = lambda: None
+        """A number that changes with every call that ends; None while one is in flight."""
+        self._seen: int | None = None
+        """The progress when `_unlock` last looked."""
+        self._timer: asyncio.TimerHandle | None = None
 
     async def enter(self, key: Key) -> bool:
         """Return when the speculative call `key` may be sent: whether it is needed by then."""
@@ -124,6 +131,7 @@ class CallGate:
         if key not in self._waiting:
             self._waiting[key] = _Waiting(asyncio.get_running_loop().create_future(), lags.keys())
         self._waiters += 1
+        self._watch()
         try:
             return await asyncio.shield(self._waiting[key].may_send)
         finally:
@@ -175,11 +183,34 @@ class CallGate:
         chance = self._chances.chance(key.function, risk)
         if chance > limit:
             return False
+        self._count(key, chance)
+        return True
+
+    def _count(self, key: Key, chance: float) -> None:
+        """A call is sent."""
         self._sent[key.agent, key.step] += 1
         self._risked[key.agent, key.step] += chance
         self._sent_total += 1
         self._risked_total += chance
-        return True
+
+    def _watch(self) -> None:
+        if self._timer is None and self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(STUCK_S, self._unlock)
+
+    def _unlock(self) -> None:
+        """Let the calls of the lowest step pass if nothing happens any more.
+
+        Their agents may hold what the others wait for, such as a lock.
+        """
+        self._timer, before, self._seen = None, self._seen, self.progress()
+        if self._waiting and self._seen is not None and self._seen == before:
+            lowest = min(key.step for key in self._waiting)
+            for key in [key for key in self._waiting if key.step == lowest]:
+                self._count(
+                    key, self._chances.chance(key.function, self._risk(key, self._lags(key)))
+                )
+                self._waiting.pop(key).may_send.set_result(False)
+        self._watch()
 
     def _risk(self, key: Key, lags: Mapping[AgentId, Step]) -> Risk:
         most = max(lags.values(), default=0)

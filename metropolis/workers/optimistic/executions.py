@@ -34,6 +34,10 @@ class Observer(Protocol):
         """An execution was wrong; some of its `calls` may still be in flight."""
 
 
+def _lacks_answers(calls: Sequence[CallRecord]) -> bool:
+    return any(call.failed or call.completed is None for call in calls)
+
+
 @dataclass(eq=False)
 class OneProceed:
     """One agent observes and decides."""
@@ -76,9 +80,16 @@ class OneProceed:
         self.llm.promote()
 
     @property
-    def has_read_late(self) -> bool:
-        """Whether predictions were read after the observation, by a view that the agent got."""
-        return not self.began_sure and self.reads is not None and len(self.reads) > self.asked
+    def may_be_misled(self) -> bool:
+        """Whether it may have decided on more than its observation and answers.
+
+        Predictions were read by a view that the agent got, or a call has no answer, perhaps only
+        because it was held back or ranked last.
+        """
+        if self.began_sure:
+            return False
+        has_read_late = self.reads is not None and len(self.reads) > self.asked
+        return has_read_late or _lacks_answers(self.llm.calls)
 
 
 @dataclass(eq=False)
@@ -122,6 +133,11 @@ class OneResolution:
         llms = {one.name: one.llm.continued(log, speculative=not sure) for one in proceeds}
         agents = tuple(one.number for one in proceeds)
         return cls(id, step, agents, proceeds, sure, log, llms)
+
+    @property
+    def may_be_misled(self) -> bool:
+        """See `OneProceed`."""
+        return not self.sure and any(map(_lacks_answers, self.log.calls.values()))
 
     @property
     def members(self) -> Sequence[Member]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -72,12 +73,11 @@ class OptimisticWorker:
         observer: Observer | None = None,
     ) -> None:
         """`final`, `predicted` and `minds` are as of the beginning of the run."""
-        self._local, self._commits, self._observer = local, commits, observer
+        self._local, self._commits, self._observer, self._gate = local, commits, observer, gate
         self._names = [agent.name for agent in agents]
         self._final, self._predicted, self._first = final, predicted, final.first_step
         self._minds, self._answers, self._digests = minds, answers, digests
         self._speculation, self._decisions, self._client = speculation, decisions, client
-        self._gate = gate
         client.on_orphan = self._settle_soon
         self._proceeds: dict[ExecutionId, OneProceed] = {}
         self._proceed_of: defaultdict[Step, dict[AgentId, ExecutionId]] = defaultdict(dict)
@@ -98,7 +98,7 @@ class OptimisticWorker:
 
     async def run(self) -> None:
         """Run until cancelled or until a final execution fails."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._context = asyncio.get_running_loop(), copy_context()
         self._local.track_tasks(self._loop)
         self._failure: asyncio.Future[None] = self._loop.create_future()
         try:
@@ -125,7 +125,7 @@ class OptimisticWorker:
     def _settle_soon(self) -> None:
         if not self._is_settling_soon:
             self._is_settling_soon = True
-            self._loop.call_soon(self._settle)
+            self._loop.call_soon(self._settle, context=self._context.copy())
 
     def _settle(self) -> None:
         """Report the events, and carry out what follows."""
@@ -172,9 +172,8 @@ class OptimisticWorker:
                 self._resolutions.pop(id, None)
                 self._predictions.pop(id, None)
         self._floor = floor
-        self._final.collect(self._first + floor)
-        self._predicted.collect(self._first + floor)
-        self._answers.collect(self._first + floor)
+        for kept in (self._final, self._predicted, self._answers):
+            kept.collect(self._first + floor)
         return True
 
     # --- commands
@@ -242,7 +241,7 @@ class OptimisticWorker:
         self._decided(one, *await self._decisions.decide(one, agent, observation))
 
     def _decided(self, one: OneProceed, action: Any, mind: Mind) -> None:
-        if one.has_read_late:
+        if one.may_be_misled:
             self._repeat(one)
             return
         one.decide(action, mind)
@@ -268,7 +267,10 @@ class OptimisticWorker:
 
     async def _complete(self, one: OneResolution, state: State) -> None:
         await one.complete(self._local)
-        self._resolved(one, state)
+        if one.may_be_misled:
+            self._repeat(one)
+        else:
+            self._resolved(one, state)
 
     def _resolved(self, one: OneResolution, state: State) -> None:
         one.collect(self._local, state, self._minds)
@@ -317,8 +319,7 @@ class OptimisticWorker:
         """End the run if the execution was sure; otherwise it is repeated when it is."""
         if not self._is_current(one):
             return  # aborted meanwhile
-        late = isinstance(one, OneProceed) and one.has_read_late
-        if late or isinstance(error, WorkerLostError):
+        if one.may_be_misled or isinstance(error, WorkerLostError):
             self._repeat(one)
             return
         if one.sure or isinstance(error, BudgetExhausted | KeyboardInterrupt):
@@ -390,8 +391,7 @@ class OptimisticWorker:
         for agent, mind in one.minds.items():
             self._minds.final[agent] = mind
             functions = [call.function for call in one.log.calls.get(agent, ())]
-            sent = self._client.commit(agent, one.step)
-            self._gate.commit(agent, one.step, functions, sent)
+            self._gate.commit(agent, one.step, functions, self._client.commit(agent, one.step))
         self._advanced.update(one.agents)
         minds = {agent: mind.saved for agent, mind in one.minds.items()}
         self._commits.add(one.execution(), minds)

@@ -1,0 +1,273 @@
+"""Ordinary agents and worlds whose history or end depended on running ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import decimal
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from metropolis import Agent, CausalityError, Client, Entity, Simulation, World
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, LLMError, Request
+
+MODES = ["out_of_order", "optimistic"]
+SIDE = 14
+WALKS = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
+
+
+class Slow:
+    """Answers after a time that `latency_s` gives, and counts requests."""
+
+    name = "slow"
+
+    def __init__(self, latency_s: Callable[[Request], float]) -> None:
+        self._latency_s = latency_s
+        self._author = Scripted(lambda request, random: f"{random.randrange(1000)}")
+        self.sent: Counter[tuple[Any, ...]] = Counter()
+
+    async def check(self) -> None:
+        pass
+
+    async def complete(self, request: Request) -> Completion:
+        self.sent[request.agent, request.step, request.digest, request.occurrence] += 1
+        await asyncio.sleep(self._latency_s(request))
+        return self._author.written(request)
+
+    async def stream(self, request: Request) -> Any:
+        yield await self.complete(request)
+
+    async def close(self) -> None:
+        pass
+
+
+class Field(World):
+    name = "field"
+    perception_radius = 4
+    max_velocity = 1
+    joint_radius: float | None = 0
+
+    def __init__(self) -> None:
+        self.names = [f"a{i}" for i in range(8)]
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        draw = Random(seed).randrange
+        return [Entity(n, (draw(SIDE), draw(SIDE)), "agent", {"n": 0}) for n in self.names]
+
+    def observe(self, view: Any) -> Any:
+        return sorted((body.name, body.position) for body in view.agents())
+
+    def resolve(self, cluster: Any) -> None:
+        for member in cluster:
+            (x, y), (dx, dy) = member.position, member.action
+            member.move((min(max(x + dx, 0), SIDE), min(max(y + dy, 0), SIDE)))
+
+
+@dataclass
+class Walker(Agent):
+    name: str
+    heard: list[str] = field(default_factory=list)
+
+    def question(self, observation: Any) -> str:
+        return f"{observation} {len(self.heard)}"
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.random.random() < 0.4:
+            self.heard.append((await llm.chat(self.question(observation))).text)
+        return self.walk()
+
+    def walk(self) -> tuple[int, int]:
+        drawn = zlib.crc32(f"{self.heard[-4:]}".encode()) + self.random.randrange(5)
+        return WALKS[drawn % 5]
+
+
+def history(
+    mode: str,
+    agent: type[Walker] = Walker,
+    world: World | None = None,
+    latency_s: Callable[[Request], float] = lambda _: 0.002,
+    steps: int = 25,
+    seed: int = 3,
+    **options: Any,
+) -> str:
+    world = world or Field()
+    agents = [agent(f"a{i}") for i in range(8)]
+    how = {"waste_budget": 0.2} if mode == "optimistic" else {}
+    run = Simulation(world, agents, Client(Slow(latency_s), **options), mode=mode, seed=seed, **how)
+    return run.run(steps).history_sha256
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_an_agent_that_gives_up_a_call_that_was_held_back(seed: int) -> None:
+    @dataclass
+    class Careful(Walker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            try:
+                answer = await asyncio.wait_for(llm.chat(self.question(observation)), 0.6)
+                self.heard.append(answer.text)
+            except TimeoutError:
+                self.heard.append("no answer")
+            return self.walk()
+
+    def latency_s(request: Request) -> float:
+        return 0.15 if request.agent == 0 else 0.003
+
+    expected = history("lockstep", Careful, latency_s=latency_s, seed=seed)
+    assert history("optimistic", Careful, latency_s=latency_s, seed=seed) == expected
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_agent_that_handles_the_error_of_a_call_that_ranked_last(seed: int) -> None:
+    @dataclass
+    class Catches(Walker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            try:
+                self.heard.append((await llm.chat(self.question(observation))).text)
+            except LLMError:
+                self.heard.append("no answer")
+            return self.walk()
+
+    def latency_s(request: Request) -> float:
+        waits = request.speculative and zlib.crc32(request.digest.encode()) % 4 == 0
+        return 0.6 if waits else 0.05 if request.agent == 0 else 0.003
+
+    options = {"latency_s": latency_s, "seed": seed, "timeout_s": 0.3, "retries": 0}
+    expected = history("lockstep", Catches, **options)  # type: ignore[arg-type]
+    assert history("optimistic", Catches, **options) == expected  # type: ignore[arg-type]
+
+
+def test_a_plain_agent_that_retries_whatever_happens() -> None:
+    @dataclass
+    class Retries(Walker):
+        def proceed(self, observation: Any, llm: Any) -> Any:
+            while True:
+                try:
+                    self.heard.append(llm.chat(self.question(observation)).text)
+                    return self.walk()
+                except Exception:  # noqa: BLE001, S110
+                    pass
+
+    def latency_s(request: Request) -> float:
+        return zlib.crc32(request.digest.encode()) % 20 / 1000
+
+    expected = history("lockstep", Retries, latency_s=latency_s)
+    assert history("optimistic", Retries, latency_s=latency_s) == expected
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_agents_that_share_a_semaphore(seed: int) -> None:
+    def agent() -> type[Walker]:
+        limit = asyncio.Semaphore(1)
+
+        @dataclass
+        class Limited(Walker):
+            async def proceed(self, observation: Any, llm: Any) -> Any:
+                if self.random.random() < 0.4:
+                    async with limit:
+                        self.heard.append((await llm.chat(self.question(observation))).text)
+                return self.walk()
+
+        return Limited
+
+    expected = history("lockstep", agent(), steps=40, seed=seed)
+    assert history("optimistic", agent(), steps=40, seed=seed) == expected
+
+
+VARIABLE: contextvars.ContextVar[str | None] = contextvars.ContextVar("variable", default=None)
+
+
+@dataclass
+class Remembers(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        known = VARIABLE.get()
+        if known is None:
+            VARIABLE.set(known := self.name)
+        self.heard.append(known)
+        return await super().proceed(observation, llm)
+
+
+@dataclass
+class Divides(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.name in ("a1", "a5"):
+            decimal.setcontext(decimal.Context(prec=5))
+        self.heard.append(f"{decimal.Decimal(1) / decimal.Decimal(7)}")
+        return await super().proceed(observation, llm)
+
+
+@pytest.mark.parametrize("agent", [Remembers, Divides])
+@pytest.mark.parametrize("mode", MODES)
+def test_context_variables_stay_in_their_step(agent: type[Walker], mode: str) -> None:
+    def run(mode: str) -> str:
+        return contextvars.Context().run(history, mode, agent)
+
+    assert run(mode) == run("lockstep")
+
+
+class Tells(Field):
+    """Hands the texts of errors to its agents."""
+
+    def observe(self, view: Any) -> Any:
+        texts = []
+        for name in ("", "nobody", *self.names):
+            try:
+                view.entity(name)
+            except CausalityError as error:
+                texts.append(f"{error}")
+        return [super().observe(view), sorted(texts)]
+
+    def resolve(self, cluster: Any) -> None:
+        super().resolve(cluster)
+        for member in cluster:
+            try:
+                member.write(self.names[member.step % 8], n=member.step)
+            except CausalityError as error:
+                member.write(told=f"{error}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_errors_do_not_tell_where_things_out_of_sight_are(mode: str, seed: int) -> None:
+    expected = history("lockstep", world=Tells(), seed=seed)
+    assert history(mode, world=Tells(), seed=seed) == expected
+
+
+class Market(Field):
+    """Its members wait for one another when it resolves their actions."""
+
+    joint_radius = 2
+
+    async def resolve(self, cluster: Any) -> None:
+        offers: asyncio.Queue[str] = asyncio.Queue()
+        members = list(cluster)
+        sellers = [one.name for one in members if int(one.name[1:]) % 2]
+
+        async def act(member: Any) -> None:
+            if member.name in sellers:
+                await offers.put(member.name)
+                member.write(sold=member.step)
+            elif len(sellers) * 2 >= len(members):
+                member.write(bought=await offers.get())
+
+        await asyncio.gather(*map(act, members))
+
+
+class Patient(Field):
+    """Waits for a time when it resolves actions."""
+
+    async def resolve(self, cluster: Any) -> None:
+        await asyncio.sleep(0.001)
+        super().resolve(cluster)
+
+
+@pytest.mark.parametrize("mode", ["lockstep", *MODES])
+@pytest.mark.parametrize("world", [Market, Patient])
+def test_a_world_may_wait_when_it_resolves(mode: str, world: type[Field]) -> None:
+    assert history(mode, world=world(), steps=10) == history("lockstep", world=world(), steps=10)
