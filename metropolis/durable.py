@@ -60,7 +60,7 @@ def read_object(path: Path, repair: str) -> dict[str, Any]:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file atomically, so that it survives a power cut. Raises UnwritableError."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f".{path.name}.partial")
     with reported(path):
         try:
             partial.unlink(missing_ok=True)  # of a killed process, or a link

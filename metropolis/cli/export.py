@@ -74,8 +74,9 @@ def genagent(run: str, out: Path) -> None:
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` at the end, unless an error occurs."""
-    partial = path.with_name(f"{path.name}.partial")
+    partial = path.with_name(f".{path.name}.partial")
     with reported(path):
+        partial.unlink(missing_ok=True)  # of a killed process, or a link
         try:
             with io.BufferedWriter(_opened(path, partial), BUFFER_BYTES) as file:
                 yield cast(BinaryIO, file)
@@ -86,5 +87,5 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 def _opened(path: Path, partial: Path) -> io.RawIOBase:
     if path.suffix == ".gz":
-        return cast(io.RawIOBase, gzip.GzipFile(partial, "wb", GZIP_LEVEL, mtime=0))
-    return io.FileIO(partial, "w")
+        return cast(io.RawIOBase, gzip.GzipFile(partial, "xb", GZIP_LEVEL, mtime=0))
+    return io.FileIO(partial, "x")

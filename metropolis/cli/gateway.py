@@ -11,6 +11,7 @@ import click
 
 from metropolis.bench import Number
 from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, log
+from metropolis.cli.host import host_option
 from metropolis.dispatch.base import Fleet
 from metropolis.gateway.engine_client import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, EngineClient
 from metropolis.gateway.keys import engine_key
@@ -42,7 +43,7 @@ ALLOCATIONS = 10_000
     help="Which caches prefills start from, for engines of `metropolis serve torch`: "
     f"{', '.join(names_of(REUSES))}, like droidspeak:plans=FILE. [default: their own]",
 )  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@host_option
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
     help="Port to listen on; 0 chooses a free one.",

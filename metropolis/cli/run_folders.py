@@ -32,9 +32,10 @@ def new_folder(world: str) -> Path:
 
 
 def run_folder(run: str) -> Path:
-    """Return the folder `run`, or the one of that name under `runs/`."""
-    folder, known = Path(run), RUNS / run
-    return known if known.is_dir() and not (folder / "run.json").exists() else folder
+    """Return `run` if it exists or is a path; otherwise it is the name of one under `runs/`."""
+    folder = Path(run)
+    is_name = run == folder.name and run not in ("", "..")
+    return RUNS / run if is_name and not folder.exists() and (RUNS / run).is_dir() else folder
 
 
 def with_journal(llm: str) -> str:

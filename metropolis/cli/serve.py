@@ -20,6 +20,7 @@ import click
 from rich.console import Console
 
 from metropolis.bench import Number
+from metropolis.cli.host import host_option
 from metropolis.cli.serve_torch import command as serve_torch
 from metropolis.process_group import ProcessGroup
 from metropolis.types import MetropolisError
@@ -52,7 +53,7 @@ command.add_command(serve_torch)
 
 @command.command(name="sglang")
 @click.option("--model-path", required=True, help="The model: a folder, or a name on Hugging Face.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@host_option
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=30000, show_default=True, help="Port."
 )

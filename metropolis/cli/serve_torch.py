@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from metropolis.cli.gateway_front import Size
+from metropolis.cli.host import host_option
 from metropolis.policy.named import REUSES, named, names_of
 from metropolis.types import MetropolisError
 
@@ -43,7 +44,7 @@ class NamedModel(click.ParamType[tuple[str, Path]]):
     help=f"Which caches prefills start from: {', '.join(names_of(REUSES))}, like "
     "droidspeak:plans=FILE. A gateway's order for a request takes precedence.",
 )  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@host_option
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=30000, show_default=True,
     help="Port to listen on; 0 chooses a free one.",

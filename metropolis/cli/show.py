@@ -77,10 +77,11 @@ async def _tables(agent: Agent, step: Step) -> Tables:
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     table = _table(title)
-    for column in dict.fromkeys(column for row in rows for column in row):
-        table.add_column(column)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    for column in columns:
+        table.add_column(_text(column))
     for row in rows:
-        table.add_row(*(_text(row.get(f"{column.header}", "")) for column in table.columns))
+        table.add_row(*(_text(row.get(column, "")) for column in columns))
     Console().print(table)
 
 
@@ -88,13 +89,16 @@ def _print_fields(title: str, fields: Any) -> None:
     table = _table(title, show_header=False)
     for name, value in (fields if isinstance(fields, dict) else {title: fields}).items():
         table.add_row(
-            name, _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            _text(name),
+            _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)),
         )
     Console().print(table)
 
 
 def _table(title: str, *, show_header: bool = True) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=show_header)
+    return Table(
+        title=_text(title), title_justify="left", box=box.SIMPLE_HEAD, show_header=show_header
+    )
 
 
 def _text(text: str) -> Text:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from metropolis.cli.host import host_option
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.names import check_name
@@ -29,7 +30,7 @@ from metropolis.viewer.page_file import write_page
     f"its own mode ({', '.join(RACED)}; out_of_order is versioned); or, of a recorded replay, the "
     "lane MODE.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@host_option
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen at. [default: any]")
 @click.option(
     "--open/--no-open",

@@ -16,17 +16,19 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 from metropolis.durable import reported
 from metropolis.export.frames import Frame, Frames, Lines, dialogue_of, frames_of, initial_frames
 from metropolis.export.genagent_memory import write_memory
 from metropolis.export.genagent_schedule import schedules_of
+from metropolis.names import cut
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import ViewFile, read_view
 from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
@@ -37,8 +39,23 @@ from metropolis.world.appearance import details_of, number_of, value_at
 MAZE = "the_ville"
 """The only map that the viewer has."""
 DAY_S = 24 * 3600
+NAME_BYTES_MAX = 255
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 """A name that the addresses of the server can contain."""
+
+
+def _check_names(folder: Path, names: Sequence[str]) -> None:
+    """Raise MetropolisError unless each of `names` can be that of its own folder."""
+    for name in names:
+        is_name = name.isprintable() and name.strip(" .") and not {"/", "\\"} & set(name)
+        if not is_name or len(_name(name).encode()) > NAME_BYTES_MAX:
+            raise MetropolisError(
+                f"{folder}: the agent {cut(name)} cannot be exported: the viewer of Generative "
+                "Agents needs a folder of its name"
+            )
+    for name, count in Counter(map(_name, names)).items():
+        if count > 1:
+            raise MetropolisError(f"{folder}: {count} agents would have the folder {name!r}")
 
 
 @dataclass(frozen=True)
@@ -66,6 +83,7 @@ class GenAgentExport:
                 f"{folder}: is a run without a grid map; the viewer of Generative Agents shows "
                 "agents on tiles"
             )
+        _check_names(folder, self._meta.agents)
         self._steps: Step = self._directory.recorded_steps
         self._midnight = datetime.combine(self._meta.start.date(), datetime.min.time())
         before_s = (self._meta.start - self._midnight).total_seconds()
@@ -74,22 +92,21 @@ class GenAgentExport:
 
     def write(self, out: Path, advance: Callable[[int], object] = lambda _: None) -> Written:
         """Write the folder `out`, which should not exist; `advance` is called for every step."""
-        if out.exists():
+        if out.exists() or out.is_symlink():
             raise MetropolisError(f"{out} exists; name a folder that does not exist")
         if not _NAME.fullmatch(out.name):
             raise MetropolisError(
                 f"{out}: the name {out.name!r} cannot be part of the server's addresses; it should "
                 "consist of letters, digits, _ and -"
             )
-        partial = out.with_name(f"{out.name}.partial")
         with reported(out):
-            try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as private:
+                partial = Path(private) / out.name
                 for part in ("movement", "environment", "reverie", "personas"):
                     (partial / part).mkdir(parents=True)
                 self._write(partial, advance)
                 partial.rename(out)
-            finally:
-                rmtree(partial, ignore_errors=True)
         return Written(len(self._meta.agents), self._first, self.steps)
 
     def _write(self, root: Path, advance: Callable[[int], object]) -> None:

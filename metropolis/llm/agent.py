@@ -22,6 +22,7 @@ from metropolis.llm.base import (
     Completion,
     Message,
     Request,
+    check_options,
     digest_of,
 )
 from metropolis.llm.call_log import CallLog, CallRecord, Strand, current_strand, in_strand
@@ -202,6 +203,7 @@ class LLM:
     ) -> Request:
         for name in options.keys() - Options.__annotations__.keys():
             raise MetropolisError(f"llm.{method}() has no option {name!r}; {_suggestion(name)}")
+        check_options(options, f"llm.{method}()")
         function = options.get("function") or ("complete" if messages is None else "chat")
         max_tokens, temperature = options.get("max_tokens", 256), options.get("temperature", 0.7)
         stop = options.get("stop", ())

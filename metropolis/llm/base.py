@@ -7,8 +7,9 @@ A backend sends one request once. Queueing, limits, budgets, retries and account
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import msgspec
@@ -94,6 +95,32 @@ class Request:
         if self.model is None:
             return digest
         return hashlib.sha256(f"{digest} {self.model}".encode()).hexdigest()
+
+
+def check_options(options: Mapping[str, Any], where: str) -> None:
+    """Raise MetropolisError on an option with a value of another type; `where` begins it."""
+    for name, value in options.items():
+        is_right, right = _OPTIONS[name]
+        if not is_right(value):
+            raise MetropolisError(f"{where}: {name} is {cut(value)}; it should be {right}")
+
+
+def _is_texts(value: Any) -> bool:
+    one_by_one = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return isinstance(value, str) or (one_by_one and all(isinstance(one, str) for one in value))
+
+
+_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "function": (lambda value: isinstance(value, str), "a text"),
+    "max_tokens": (lambda value: type(value) is int, "a whole number"),
+    "temperature": (
+        lambda value: isinstance(value, int | float) and 0 <= value < inf,
+        "a number of at least 0",
+    ),
+    "stop": (_is_texts, "a text or a list of texts"),
+    "json_schema": (lambda value: value is None or isinstance(value, Mapping), "a dictionary"),
+    "regex": (lambda value: value is None or isinstance(value, str), "a text"),
+}
 
 
 def digest_of(

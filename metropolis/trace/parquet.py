@@ -188,6 +188,7 @@ def read_trace(path: str | Path) -> Trace:
                 f"{path}: is a folder without {IN_RUN}; name a trace or the folder of a run"
             )
         path /= IN_RUN
+    _check_regular(path)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             meta = _meta(file, path)
@@ -218,11 +219,17 @@ def read_trace(path: str | Path) -> Trace:
 
 def read_meta(path: Path) -> TraceMeta:
     """The metadata of the trace in the file `path`. Raises MetropolisError if it is invalid."""
+    _check_regular(path)
     try:
         with pq.ParquetFile(path) as file:
             return _meta(file, path)
     except _DAMAGE as error:
         raise MetropolisError(_unreadable(path, error)) from None
+
+
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():  # reading a pipe waits for its writer
+        raise MetropolisError(f"{path}: is not a regular file; name a trace or a run's folder")
 
 
 def _meta(file: pq.ParquetFile, path: Path) -> TraceMeta:

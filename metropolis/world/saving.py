@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 import msgspec
 import numpy as np
 
-from metropolis.names import cut
+from metropolis.names import cut, shortened
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
 from metropolis.world.encoding import UNENCODABLE, first_unencodable
@@ -140,7 +140,8 @@ def check_names(agent: Agent) -> None:
 def _known_names(kind: type[Agent]) -> frozenset[str]:
     """Fields, cached properties, and what the engine sets."""
     cached = (name for name in dir(kind) if isinstance(getattr_static(kind, name), cached_property))
-    return frozenset([*dir(Agent), *cached, *(each.name for each in fields(kind))])  # type: ignore[arg-type]
+    set_by_us = Agent.__annotations__
+    return frozenset([*set_by_us, *cached, *(each.name for each in fields(kind))])  # type: ignore[arg-type]
 
 
 def _check_shared(agent: Agent) -> None:
@@ -300,8 +301,8 @@ def check_same_agents(known: Sequence[str], agents: Sequence[Agent]) -> None:
     names = [agent.name for agent in agents]
     if list(known) != names:
         raise MetropolisError(
-            f"the run has {len(known)} agents: {cut(', '.join(known))}; the world now makes "
-            f"{len(names)}: {cut(', '.join(names))}; the agents of a run, their names and their "
+            f"the run has {len(known)} agents: {shortened(known, 8)}; the world now makes "
+            f"{len(names)}: {shortened(names, 8)}; the agents of a run, their names and their "
             "order do not change"
         )
 

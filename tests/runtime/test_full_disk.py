@@ -112,7 +112,7 @@ def test_the_file_is_named(tmp_path: Path, kind: type[Walker], name: str) -> Non
 def test_a_link_in_place_of_the_partial_file_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("precious")
-    (tmp_path / "run.partial").symlink_to(other)
+    (tmp_path / ".run.json.partial").symlink_to(other)
     write_atomically(tmp_path / "run.json", b"{}")
     assert other.read_text() == "precious"
     assert (tmp_path / "run.json").read_bytes() == b"{}"

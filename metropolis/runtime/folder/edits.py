@@ -10,8 +10,14 @@ from metropolis.world.entities import Entity
 
 
 def edited_entities(directory: RunDirectory) -> Mapping[Step, Sequence[Entity]]:
-    """All entities at the first step of a branch whose edit changed something; else empty."""
-    for branch in directory.lineage[-1:]:
-        if branch.edited and branch.step in directory.checkpoints.steps():
-            return {branch.step: directory.checkpoints.read(branch.step).entities}
-    return {}
+    """All entities at the first step of a branch, if an edit on the way there changed something.
+
+    Otherwise empty.
+    """
+    lineage = directory.lineage
+    if not any(branch.edited for branch in lineage):
+        return {}
+    step = lineage[-1].step
+    if step not in directory.checkpoints.steps():
+        return {}
+    return {step: directory.checkpoints.read(step).entities}

@@ -251,7 +251,7 @@ class Simulation:
     def _attach_store(self, stored: StoredRun) -> Checkpoint | None:
         """Keep answers in the store, too; return the checkpoint at which recording starts."""
         self.client.journal = StoredAnswers(stored.store, self.client.journal)
-        found = stored.checkpoint()
+        found = stored.checkpoint(self.agents)
         if found is not None:
             self._recording.notes.clear()  # the checkpoints are not needed
         return found or self._recording.checkpoint

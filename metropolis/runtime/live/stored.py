@@ -66,21 +66,23 @@ class StoredRun:
         """Unix time at which the run's clock was 0."""
         return float(self.store.info().options["began_s"])
 
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self, agents: Sequence[Agent]) -> Checkpoint | None:
         """The state from which the recorder continues; the folder's files hold all earlier steps.
 
         None if the run has not begun. Raises MetropolisError, and closes the store, if the files
-        end before that.
+        end before that, or the run has other agents.
         """
         try:
-            return self._released()
+            return self._released(agents)
         except MetropolisError:
             self.close()
             raise
 
-    def _released(self) -> Checkpoint | None:
-        if self.info() is None:
+    def _released(self, agents: Sequence[Agent]) -> Checkpoint | None:
+        known = self.info()
+        if known is None:
             return None
+        check_same_agents(known.agents, agents)
         if self._directory is None:
             raise MetropolisError("a run in a store is resumed in its folder; name it with out")
         step = self.store.nodes().released
@@ -107,10 +109,7 @@ class StoredRun:
         `now_s` is the time of the run's clock. `minds`: what the store is to read as the minds of a
         shared run; None: the agents themselves.
         """
-        known = self.info()
-        if known is not None:
-            check_same_agents(known.agents, agents)
-        else:
+        if self.info() is None:
             options = {"began_s": time.time() - now_s}
             if not self.shared:
                 minds = _saved(agents) if minds is None else dict(minds)

@@ -1,0 +1,136 @@
+"""Slips of authors that ended in another history, a traceback, or a sentence about others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis import Client, Entity, MetropolisError, Simulation, fork
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.store.embedded import EmbeddedServer
+from tests.runtime.test_slips import Person, Room, people
+
+OPTIONS = [
+    ({"function": 3}, "function is 3; it should be a text"),
+    ({"max_tokens": "9"}, "max_tokens is '9'; it should be a whole number"),
+    ({"max_tokens": True}, "max_tokens is True; it should be a whole number"),
+    ({"temperature": nan}, "temperature is nan; it should be a number of at least 0"),
+    ({"temperature": "hot"}, "temperature is 'hot'; it should be a number"),
+    ({"stop": [1]}, r"stop is \[1\]; it should be a text or a list of texts"),
+    ({"json_schema": "x"}, "json_schema is 'x'; it should be a dictionary"),
+    ({"regex": 5}, "regex is 5; it should be a text"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), OPTIONS)
+def test_options_of_calls_have_their_types(options: Any, sentence: str, tmp_path: Path) -> None:
+    @dataclass
+    class Asks(Person):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            await llm.chat("hello", **options)
+
+    client = Client(Scripted(lambda request, random: "yes"))
+    with pytest.raises(MetropolisError, match=rf"llm\.chat\(\): {sentence}"):
+        Simulation(Room(), people(Asks), client, out=tmp_path / "run").run(1)
+
+
+@pytest.mark.parametrize("kind", [3, None, ["a"], ""])
+def test_kinds_are_texts(kind: Any) -> None:
+    class Emits(Room):
+        def resolve(self, cluster: Any) -> None:
+            for member in cluster:
+                member.emit(kind, words="yes")
+
+    class Adds(Room):
+        def resolve(self, cluster: Any) -> None:
+            for member in cluster:
+                member.add(kind)
+
+    for world in (Emits(), Adds()):
+        with pytest.raises(MetropolisError, match=r"the kind of .* it should be a text"):
+            Simulation(world, people()).run(1)
+
+
+def test_entities_say_that_they_are_read_only_and_what_they_hold() -> None:
+    class Sets(Room):
+        def resolve(self, cluster: Any) -> None:
+            for member in cluster:
+                member.me["n"] = 3
+
+    body = Entity("ann", (0, 0), "agent", {"n": 1})
+    assert "n" in body
+    assert "m" not in body
+    with pytest.raises(TypeError, match=r"'ann' is read-only; .*write\(n=…\)"):
+        Simulation(Sets(), people()).run(1)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (lambda member: member.write(member.me, n=1), "writes .*; give an entity's name"),
+        (lambda member: member.entity(member.me), "reads .*; give an entity's name"),
+    ],
+)
+def test_entities_are_named(code: Callable[[Any], object], sentence: str) -> None:
+    class Wrong(Room):
+        def resolve(self, cluster: Any) -> None:
+            for member in cluster:
+                code(member)
+
+    with pytest.raises(MetropolisError, match=sentence):
+        Simulation(Wrong(), people()).run(1)
+
+
+@pytest.mark.parametrize("names", [("ann", "eve"), ("ann",), ("bob", "ann")])
+@pytest.mark.parametrize("store", ["memory", "own"])
+def test_the_agents_of_a_run_do_not_change(
+    names: tuple[str, ...], store: str, shared: EmbeddedServer, tmp_path: Path
+) -> None:
+    class Named(Room):
+        def __init__(self, names: Sequence[str]) -> None:
+            self.names = names
+
+        def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+            return [Entity(name, (i, 0), "agent") for i, name in enumerate(self.names)]
+
+    address = shared.url if store == "own" else store
+    out = tmp_path / "run"
+
+    def client() -> Client | None:
+        return Client(Scripted(lambda request, random: "yes")) if store == "own" else None
+
+    begun = [Person("ann"), Person("bob")]
+    Simulation(Named(["ann", "bob"]), begun, client(), out=out, store=address).run(2)
+    changed = [Person(name) for name in names]
+    with pytest.raises(MetropolisError, match="the run has 2 agents: ann, bob; the world now mak"):
+        Simulation(Named(names), changed, client(), out=out, store=address, resume=True).run(4)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"seed": "1"}, "seed is '1'; it should be a whole number"),
+        ({"at": 1.0}, "at is 1.0; it should be a step"),
+        ({"edit": "forget.py"}, "edit is 'forget.py'; it should be a function"),
+    ],
+)
+def test_a_fork_checks_its_arguments(options: Any, sentence: str, tmp_path: Path) -> None:
+    Simulation(Room(), people(), out=tmp_path / "run").run(2)
+    with pytest.raises(MetropolisError, match=sentence):
+        fork(tmp_path / "run", Room(), people(), **{"at": 1, "out": tmp_path / "b", **options})
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_field_with_the_name_of_a_method_is_declared(tmp_path: Path) -> None:
+    @dataclass
+    class Odd(Person):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            self.tables = "x"  # type: ignore[assignment,method-assign]
+
+    with pytest.raises(MetropolisError, match="has set 'tables', which is not one of its fields"):
+        Simulation(Room(), people(Odd), mode="optimistic").run(3)
