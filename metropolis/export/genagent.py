@@ -16,7 +16,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -53,9 +52,6 @@ def _check_names(folder: Path, names: Sequence[str]) -> None:
                 f"{folder}: the agent {cut(name)} cannot be exported: the viewer of Generative "
                 "Agents needs a folder of its name"
             )
-    for name, count in Counter(map(_name, names)).items():
-        if count > 1:
-            raise MetropolisError(f"{folder}: {count} agents would have the folder {name!r}")
 
 
 @dataclass(frozen=True)
