@@ -11,6 +11,7 @@ import pytest
 
 from metropolis.llm.journal import Key
 from metropolis.rules.metrics import CHEBYSHEV
+from metropolis.workers.optimistic import call_gate
 from metropolis.workers.optimistic.call_gate import CallGate, Risk, WasteChances
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
@@ -207,5 +208,46 @@ def test_executions_that_wait_for_one_call_keep_a_thread_each() -> None:
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         assert (await is_waiting(gate, key_at(6)))[0]
+
+    asyncio.run(ask())
+
+
+def test_calls_of_wrong_executions_count_as_wasted() -> None:
+    def sent(*, wrong: bool) -> int:
+        """Of 40 calls at different steps."""
+        gate, count = gate_of(Steps({0: 5, 1: 5}), waste_budget=0.5), 0
+
+        async def ask() -> None:
+            nonlocal count
+            for step in range(5, 45):
+                waits, task = await is_waiting(gate, key_at(step))
+                count += not waits
+                task.cancel()
+                if wrong:
+                    gate.was_wrong(0, FIRST + step)
+
+        asyncio.run(ask())
+        return count
+
+    assert sent(wrong=False) == 40
+    assert sent(wrong=True) < 20
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_calls_that_others_may_wait_for_pass_when_nothing_happens(
+    in_flight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_gate, "STUCK_S", 0.01)
+    gate = gate_of(Steps({0: 5, 1: 5}))
+    gate.waste_budget = 0.0  # nothing is dared
+    gate.progress = lambda: None if in_flight else 7
+
+    async def ask() -> None:
+        tasks = [asyncio.create_task(gate.enter(key_at(step))) for step in (6, 5)]
+        done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+        assert done == (set() if in_flight else {tasks[1]})
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(ask())

@@ -202,6 +202,11 @@ class JoiningClient:
                 del self._orphans[key], self._in_flight[key]  # an equal request is sent anew
                 one.task.cancel()
 
+    def has_speculative(self, agent: AgentId, step: Step) -> bool:
+        """Whether a request of the agent-step that was sent as speculative is in flight."""
+        sent = (one.request for one in self._in_flight.values())
+        return any(one.speculative and (one.agent, one.step) == (agent, step) for one in sent)
+
     def _progress(self) -> int | None:
         return None if self._in_flight or self._streamed else self._ended
 

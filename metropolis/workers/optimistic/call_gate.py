@@ -172,6 +172,12 @@ class CallGate:
         self._next_final[agent] = step + 1
         self.promote(agent, step)  # nobody waits for them any more
 
+    def was_wrong(self, agent: AgentId, step: Step) -> None:
+        """An execution was wrong: the calls sent for the step so far are probably in vain."""
+        more = self._sent[agent, step] - self._risked[agent, step]
+        self._risked[agent, step] += more
+        self._risked_total += more
+
     def _dares(self, key: Key, risk: Risk) -> bool:
         """Whether to send a call; if so, it counts as sent."""
         if not self.waste_budget:

@@ -14,6 +14,7 @@ from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Position, Step
 from metropolis.workers.cluster_step import copied
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.optimistic.answers import JoiningClient
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
@@ -79,17 +80,16 @@ class OneProceed:
         self.sure = True
         self.llm.promote()
 
-    @property
-    def may_be_misled(self) -> bool:
+    def may_be_misled(self, client: JoiningClient) -> bool:
         """Whether it may have decided on more than its observation and answers.
 
         Predictions were read by a view that the agent got, or a call has no answer, perhaps only
         because it was held back or ranked last.
         """
+        lacks_answers = _lacks_answers(self.llm.calls)
         if self.began_sure:
-            return False
-        has_read_late = self.reads is not None and len(self.reads) > self.asked
-        return has_read_late or _lacks_answers(self.llm.calls)
+            return lacks_answers and client.has_speculative(self.number, self.step)
+        return lacks_answers or (self.reads is not None and len(self.reads) > self.asked)
 
 
 @dataclass(eq=False)
@@ -134,10 +134,12 @@ class OneResolution:
         agents = tuple(one.number for one in proceeds)
         return cls(id, step, agents, proceeds, sure, log, llms)
 
-    @property
-    def may_be_misled(self) -> bool:
+    def may_be_misled(self, client: JoiningClient) -> bool:
         """See `OneProceed`."""
-        return not self.sure and any(map(_lacks_answers, self.log.calls.values()))
+        return any(
+            _lacks_answers(calls) and (not self.sure or client.has_speculative(agent, self.step))
+            for agent, calls in self.log.calls.items()
+        )
 
     @property
     def members(self) -> Sequence[Member]:

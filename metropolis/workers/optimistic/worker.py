@@ -241,7 +241,7 @@ class OptimisticWorker:
         self._decided(one, *await self._decisions.decide(one, agent, observation))
 
     def _decided(self, one: OneProceed, action: Any, mind: Mind) -> None:
-        if one.may_be_misled:
+        if one.may_be_misled(self._client):
             self._repeat(one)
             return
         one.decide(action, mind)
@@ -267,7 +267,7 @@ class OptimisticWorker:
 
     async def _complete(self, one: OneResolution, state: State) -> None:
         await one.complete(self._local)
-        if one.may_be_misled:
+        if one.may_be_misled(self._client):
             self._repeat(one)
         else:
             self._resolved(one, state)
@@ -319,7 +319,7 @@ class OptimisticWorker:
         """End the run if the execution was sure; otherwise it is repeated when it is."""
         if not self._is_current(one):
             return  # aborted meanwhile
-        if one.may_be_misled or isinstance(error, WorkerLostError):
+        if one.may_be_misled(self._client) or isinstance(error, WorkerLostError):
             self._repeat(one)
             return
         if one.sure or isinstance(error, BudgetExhausted | KeyboardInterrupt):
@@ -342,6 +342,7 @@ class OptimisticWorker:
             self._observe_wrong(one)
 
     def _observe_wrong(self, one: OneProceed) -> None:
+        self._gate.was_wrong(one.number, one.step)
         if self._observer is not None:
             self._observer.was_wrong(one.step, one.number, one.llm.calls)
 
