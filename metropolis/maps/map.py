@@ -101,6 +101,7 @@ def read_genagent_map(directory: str | Path) -> GridMap:
         meta = json.loads(_read(meta_file))
         name, width, height = (meta[k] for k in ("world_name", "maze_width", "maze_height"))
         shape = int(height), int(width)
+        str(name).encode()
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise MetropolisError(
             f"{meta_file}: cannot read the map's size ({error!r}); it should be a JSON object with"

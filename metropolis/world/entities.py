@@ -125,10 +125,7 @@ class Entity:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.name))
-        if not isinstance(self.name, str) or not self.name:
-            raise MetropolisError(f"the name of an entity is {cut(self.name)}; it should be a text")
-        checked_text(self.name)
-        check_kind(self.kind, f"the entity {self.name!r}")
+        freeze((self.name, self.kind))
         object.__setattr__(self, "state", _frozen_items(self.state, "the state of {!r}", self.name))
 
     def __reduce__(self) -> Any:

@@ -250,8 +250,8 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         ReadsFarAway,
         each(Walker),
         "causality",
-        r"seed 0: step 0, agent '\w+': reads the entity 'finn' at \(.*\), \d away: \d beyond the "
-        "perception radius 3",
+        r"seed 0: step 0, agent '\w+': reads the entity 'finn', and no entity of that name is "
+        "within the perception radius 3",
     ),
     "moves too fast": (
         MovesTooFast,

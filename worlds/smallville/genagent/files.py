@@ -9,6 +9,8 @@ from typing import Any
 from metropolis.names import cut
 from metropolis.types import MetropolisError
 
+NUMBER_MAX = 10**9
+
 
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object. Raises MetropolisError naming the file."""
@@ -22,6 +24,11 @@ def read_object(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(content, dict):
         raise MetropolisError(f"{path}: should be a JSON object")
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = str(error.object)[error.start]
+        raise MetropolisError(f"{path}: has half a character, {half!r}; leave it out") from None
     return content
 
 
@@ -32,12 +39,10 @@ class Fields:
         self.content, self.place = content, place
 
     def text(self, field: str) -> str:
-        """A text that can be encoded."""
+        """A text."""
         text = self.content.get(field)
         if not isinstance(text, str):
             raise self.wrong(field, "a text")
-        if any("\ud800" <= c <= "\udfff" for c in text):
-            raise MetropolisError(f"{self.place}: the field {field} has half a character, {text!r}")
         return text
 
     def texts(self, field: str) -> list[str]:
@@ -50,16 +55,16 @@ class Fields:
     def whole(self, field: str) -> int:
         """A whole number."""
         number = self.content.get(field)
-        if type(number) is not int:
-            raise self.wrong(field, "a whole number")
+        if type(number) is not int or abs(number) > NUMBER_MAX:
+            raise self.wrong(field, f"a whole number of at most {NUMBER_MAX:,}")
         return number
 
     def number(self, field: str) -> float:
         """A number."""
-        number = self.content.get(field)
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise self.wrong(field, "a number")
-        return float(number)
+        number: Any = self.content.get(field)
+        if type(number) in (int, float) and abs(number) <= NUMBER_MAX:
+            return float(number)
+        raise self.wrong(field, f"a number of at most {NUMBER_MAX:,}")
 
     def tile(self, field: str) -> tuple[int, int]:
         """A pair of whole numbers."""

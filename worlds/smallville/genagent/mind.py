@@ -27,7 +27,7 @@ from metropolis.worlds.smallville.world import SLEEPING, Doing
 
 KINDS = ("event", "thought", "chat")
 _CREATED = "%Y-%m-%d %H:%M:%S"
-_NODE = re.compile(r"node_(\d+)")
+_NODE = re.compile(r"node_(\d{1,18})", re.ASCII)
 _DETAILED = re.compile(r"(.+?) \((.+)\)", re.DOTALL)
 """An entry of a schedule and the task in it."""
 
@@ -112,6 +112,8 @@ def past_of(
         return past
     now_s = round((now - _midnight(now)).total_seconds())
     at = _tile(scratch, "curr_tile", grid)
+    if grid.walls[at[1], at[0]]:
+        raise scratch.wrong("curr_tile", "a tile that is no wall")
     activity, doing = _activity(scratch, grid, now, at)
     return replace(
         past,
@@ -169,10 +171,17 @@ def _activity(
     found = _DETAILED.fullmatch(what)
     what = found[2] if found else what
     began = _moment(scratch, "act_start_time", CLOCK)
-    ends = began + timedelta(minutes=scratch.number("act_duration"))
+    try:
+        ends = began + timedelta(minutes=scratch.number("act_duration"))
+    except OverflowError:
+        raise scratch.wrong(
+            "act_duration", "minutes, after which it is not the year 10000"
+        ) from None
     until_s = round((ends - _midnight(now)).total_seconds())
     goal = at
     if way := scratch.content.get("planned_path"):
+        if not isinstance(way, list):
+            raise scratch.wrong("planned_path", "a list of tiles")
         goal = _tile(Fields({"planned_path": way[-1]}, scratch.place), "planned_path", grid)
         if grid.walls[goal[1], goal[0]]:
             raise scratch.wrong("planned_path", "a way that ends on a free tile")
