@@ -111,7 +111,7 @@ def test_people_are_as_they_were(tmp_path: Path) -> None:
         ("age", "old", "age"),
         ("currently", None, "currently"),
         ("age", True, "age"),
-        ("learned", "half \ud800", "learned"),
+        ("learned", "half \ud800", "half a character"),
         ("daily_plan_req", ["run"], "daily_plan_req"),
         ("living_area", "the town:nowhere:at all", "living_area"),
         ("metropolis_workplace", 7, "metropolis_workplace is 7; it should be a text"),
