@@ -17,6 +17,8 @@ import pytest
 from metropolis import Agent, CausalityError, Client, Entity, Simulation, World
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, LLMError, Request
+from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.virtual import VirtualInstances
 from metropolis.workers.optimistic import call_gate
 
 MODES = ["out_of_order", "optimistic"]
@@ -283,3 +285,23 @@ class Patient(Field):
 @pytest.mark.parametrize("world", [Market, Patient])
 def test_a_world_may_wait_when_it_resolves(mode: str, world: type[Field]) -> None:
     assert history(mode, world=world(), steps=10) == history("lockstep", world=world(), steps=10)
+
+
+def test_an_agent_that_leaves_its_calls_behind_does_not_stop_time() -> None:
+    @dataclass
+    class Leaves(Walker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            self._asked = asyncio.ensure_future(llm.chat(self.question(observation)))
+            await asyncio.sleep(0)
+            return self.walk()
+
+    def history(mode: str) -> str:
+        world = Field()
+        backend = VirtualInstances(
+            Scripted(lambda request, random: f"{random.randrange(1000)}"),
+            SimulatedFleet.uniform("llama-3-8b/l4", 2),
+        )
+        agents = [Leaves(name) for name in world.names]
+        return Simulation(world, agents, Client(backend), mode=mode, seed=3).run(10).history_sha256
+
+    assert history("optimistic") == history("lockstep")

@@ -35,6 +35,10 @@ class Observer(Protocol):
         """An execution was wrong; some of its `calls` may still be in flight."""
 
 
+def _has_failed(calls: Sequence[CallRecord]) -> bool:
+    return any(call.failed for call in calls)
+
+
 def _lacks_answers(calls: Sequence[CallRecord]) -> bool:
     return any(call.failed or call.completed is None for call in calls)
 
@@ -86,10 +90,10 @@ class OneProceed:
         Predictions were read by a view that the agent got, or a call has no answer, perhaps only
         because it was held back or ranked last.
         """
-        lacks_answers = _lacks_answers(self.llm.calls)
         if self.began_sure:
-            return lacks_answers and client.has_speculative(self.number, self.step)
-        return lacks_answers or (self.reads is not None and len(self.reads) > self.asked)
+            return _has_failed(self.llm.calls) and client.has_speculative(self.number, self.step)
+        has_read_late = self.reads is not None and len(self.reads) > self.asked
+        return has_read_late or _lacks_answers(self.llm.calls)
 
 
 @dataclass(eq=False)
@@ -136,8 +140,10 @@ class OneResolution:
 
     def may_be_misled(self, client: JoiningClient) -> bool:
         """See `OneProceed`."""
+        if not self.sure:
+            return any(map(_lacks_answers, self.log.calls.values()))
         return any(
-            _lacks_answers(calls) and (not self.sure or client.has_speculative(agent, self.step))
+            _has_failed(calls) and client.has_speculative(agent, self.step)
             for agent, calls in self.log.calls.items()
         )
 
