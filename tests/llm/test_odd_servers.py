@@ -104,17 +104,18 @@ def test_an_answer_that_is_nested_too_deep_is_not_json() -> None:
             Completion(text, 1, 40, "stop").json()
 
 
+@pytest.mark.parametrize("status", ["401 Unauthorized", "200 OK"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_key_that_the_server_repeats_is_not_shown(
-    backend: Any, monkeypatch: pytest.MonkeyPatch
+    backend: Any, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("SGLANG_API_KEY", KEY)
     body = json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}"}}).encode()
 
     async def ask() -> None:
-        async with RawServer(lambda _: [answer(body, status="401 Unauthorized")]) as server:
-            with pytest.raises(RefusedError, match="Incorrect API key") as error:
+        async with RawServer(lambda _: [answer(body, status=status)]) as server:
+            with pytest.raises(LLMError, match="Incorrect API key") as error:
                 await call(backend(server.url))
             assert KEY not in str(error.value)
             assert KEY.encode() in server.posts[0]

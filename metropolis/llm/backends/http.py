@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from metropolis.addresses import shown
-from metropolis.llm.api_keys import without
+from metropolis.llm.api_keys import HIDDEN
 from metropolis.llm.backends.connection import (
     LIMITS,
     AnswerLimitError,
@@ -85,6 +85,10 @@ class JSONServer:
             self._fields += f"Authorization: Basic {b64encode(pair.encode()).decode()}\r\n"
         self._heads: dict[str, bytes] = {}
 
+    def without_key(self, text: str) -> str:
+        """`text` with the key hidden: a server may repeat it."""
+        return text if self._api_key is None else text.replace(self._api_key, HIDDEN)
+
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET, decoded as `form`; within CHECK_S seconds."""
         return decode(await self.content(path), form, self.called, "the check")
@@ -142,7 +146,7 @@ class JSONServer:
         if status == 200:
             return content
         retry_after = connection.headers.get(b"retry-after")
-        reason = without(self._api_key, reason_in(content))
+        reason = self.without_key(reason_in(content))
         raise refusal(status, reason, retry_after, self.called, where)
 
     @asynccontextmanager

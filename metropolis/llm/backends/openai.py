@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
-from metropolis.llm.api_keys import api_key, without
+from metropolis.llm.api_keys import HIDDEN, api_key
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.connection import LIMITS, AnswerLimitError, AnswerLimits
 from metropolis.llm.backends.http import (
@@ -91,6 +91,11 @@ class _Server:
         """Create a new client in another process."""
         vars(self).update(state)
         self._client = _open(self._url, self._limits)
+
+    def without_key(self, text: str) -> str:
+        """See wire.Server."""
+        key = api_key(KEY)
+        return text if key is None else text.replace(key, HIDDEN)
 
     async def get(self, path: str, form: type[T]) -> T:  # noqa: ARG002 -- the client has one route
         """See wire.Server; always lists the models."""
@@ -174,7 +179,7 @@ class _Server:
             ) from None
 
     def _refusal(self, error: Any, where: str) -> LLMError:
-        reason = without(api_key(KEY), reason_in(error.response.content))
+        reason = self.without_key(reason_in(error.response.content))
         retry_after = error.response.headers.get("retry-after")
         return refusal(error.response.status_code, reason, retry_after, self.called, where)
 

@@ -37,6 +37,9 @@ class Server(Protocol):
     def meter(self) -> Meter:
         """Counts the tokens of the server's answers."""
 
+    def without_key(self, text: str) -> str:
+        """`text` with the key that requests carry hidden."""
+
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET."""
 
@@ -120,7 +123,7 @@ async def complete(
 ) -> Completion:
     """The whole answer to `body`."""
     answer = await server.post(path, body, _Answer, request)
-    choices = _choices(answer, server.called, request)
+    choices = _choices(answer, server, request)
     if not choices:
         raise MalformedError(
             f"{server.called} gave a malformed answer to {request.where}: no choice"
@@ -142,7 +145,7 @@ async def stream(
     async with aclosing(server.events(path, streamed, _Answer, request)) as events:
         async for event in events:
             usage = event.usage or usage
-            for choice in _choices(event, server.called, request)[:1]:
+            for choice in _choices(event, server, request)[:1]:
                 finish, delta = choice.finish_reason or finish, choice.delta or _Text()
                 hidden += delta.hidden
                 piece = choice.text if request.messages is None else delta.content
@@ -154,17 +157,20 @@ async def stream(
     yield completion_of(server.meter, "".join(pieces), hidden, usage, finish, request)
 
 
-def _choices(answer: _Answer, called: str, request: Request) -> list[_Choice]:
+def _choices(answer: _Answer, server: Server, request: Request) -> list[_Choice]:
     """The choices of an answer or event; raises LLMError if it is an error, or has none."""
     if answer.error is not None:
         about = answer.error if isinstance(answer.error, dict) else {"message": answer.error}
         code = about.get("code")
-        reason = printable(str(about.get("message")), SHOWN_CHARACTERS)
+        reason = printable(server.without_key(str(about.get("message"))), SHOWN_CHARACTERS)
         is_final = type(code) is int and 400 <= code < 500 and code not in (408, 429)
         kind = RefusedError if is_final else UnavailableError
-        raise kind(f"{called} ended its answer to {request.where} with an error: {reason}")
+        sentence = f"{server.called} ended its answer to {request.where} with an error: {reason}"
+        raise kind(sentence)
     if answer.choices is None:
-        raise MalformedError(f"{called} gave a malformed answer to {request.where}: no choices")
+        raise MalformedError(
+            f"{server.called} gave a malformed answer to {request.where}: no choices"
+        )
     return answer.choices
 
 
