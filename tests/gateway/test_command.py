@@ -160,7 +160,7 @@ def test_what_is_no_engine_is_told_of() -> None:
         (("--engine", "sglang:http://127.0.0.1:1/v1"), "at http://127.0.0.1:1 is listed twice"),
         (("--host", "127.0.0.1.x"), "cannot listen at 127.0.0.1.x:8000: "),
         (("--host", "192.0.2.1"), "--host 192.0.2.1: other machines may reach the gateway"),
-        (("--host", ""), "without a key; give --api-key-file, or listen on 127.0.0.1"),
+        (("--host", ""), "--host is empty; write an address, such as 127.0.0.1"),
         (("--bodies-limit", "1KiB"), "--bodies-limit is 1,024 bytes, less than one body may have"),
         (("--certificate-key", __file__), "--certificate-key needs a certificate"),
         (("--certificate", __file__), "test_command.py: no certificate with its key"),

