@@ -27,6 +27,11 @@ def cut(value: object, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def is_folder_name(name: str) -> bool:
+    """Whether a folder may have this name; no path leads out of it."""
+    return name.isprintable() and bool(name.strip(" .")) and not {"/", "\\"} & set(name)
+
+
 def check_text(what: str, text: str) -> None:
     """Raise MetropolisError unless UTF-8 can represent `text`; `what` it is, such as "question"."""
     try:

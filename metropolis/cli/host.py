@@ -7,21 +7,17 @@ import click
 from metropolis.types import MetropolisError
 
 
-class _Host(click.ParamType[str]):
-    name = "text"
-
-    def convert(
-        self,
-        value: str,
-        param: click.Parameter | None,  # noqa: ARG002 -- the interface of click
-        ctx: click.Context | None,  # noqa: ARG002
-    ) -> str:
-        """Refuse an empty value, such as that of a shell variable: it means all addresses."""
-        if not value.strip():
-            raise MetropolisError("--host is empty; write an address, such as 127.0.0.1")
-        return value
+def _checked(_context: click.Context, _option: click.Parameter, host: str) -> str:
+    """Refuse an empty host, such as that of a shell variable: it means all addresses."""
+    if not host.strip():
+        raise MetropolisError("--host is empty; write an address, such as 127.0.0.1")
+    return host
 
 
 host_option = click.option(
-    "--host", type=_Host(), default="127.0.0.1", show_default=True, help="Address to listen on."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    callback=_checked,
+    help="Address to listen on.",
 )

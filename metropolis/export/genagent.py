@@ -27,7 +27,7 @@ from metropolis.durable import reported
 from metropolis.export.frames import Frame, Frames, Lines, dialogue_of, frames_of, initial_frames
 from metropolis.export.genagent_memory import write_memory
 from metropolis.export.genagent_schedule import schedules_of
-from metropolis.names import cut
+from metropolis.names import cut, is_folder_name
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import ViewFile, read_view
 from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
@@ -46,8 +46,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 def _check_names(folder: Path, names: Sequence[str]) -> None:
     """Raise MetropolisError unless each of `names` can be that of its own folder."""
     for name in names:
-        is_name = name.isprintable() and name.strip(" .") and not {"/", "\\"} & set(name)
-        if not is_name or len(_name(name).encode()) > NAME_BYTES_MAX:
+        if not is_folder_name(name) or len(_name(name).encode()) > NAME_BYTES_MAX:
             raise MetropolisError(
                 f"{folder}: the agent {cut(name)} cannot be exported: the viewer of Generative "
                 "Agents needs a folder of its name"

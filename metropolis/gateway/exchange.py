@@ -123,10 +123,13 @@ class Exchange:
     @property
     def is_preemptible(self) -> bool:
         """Whether the request may be preempted now."""
-        answer = self._answer
-        if self.state is not ExchangeState.STREAMING or answer is None:
-            return False
-        return answer.is_preemptible and not answer.is_at_its_end
+        answer = self._streamed
+        return answer is not None and answer.is_preemptible and not answer.is_at_its_end
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether the client has got all of an answer but its end."""
+        return self._streamed is not None and self._streamed.is_at_its_end
 
     @property
     def is_joined(self) -> bool:
@@ -208,18 +211,17 @@ class Exchange:
         self._request_rest(self._answer, now_s)
         self._enter(Event.PREEMPTED, ExchangeState.PREEMPTED)
 
-    @property
-    def is_at_its_end(self) -> bool:
-        """Whether the client has got all of an answer but its end."""
-        answer = self._answer if self.state is ExchangeState.STREAMING else None
-        return answer is not None and answer.is_at_its_end
-
     def abandoned(self) -> None:
         """The client has left, or the request cannot be placed."""
         self._check(Event.ABANDONED)
         self._enter(Event.ABANDONED, ExchangeState.DONE)
 
     # --- transitions
+
+    @property
+    def _streamed(self) -> PartialAnswer | Passthrough | None:
+        """The answer, while it is streamed."""
+        return self._answer if self.state is ExchangeState.STREAMING else None
 
     def _check(self, event: Event) -> None:
         if event not in TABLE[self.state] or (event is Event.PREEMPTED and not self.is_preemptible):
@@ -231,8 +233,8 @@ class Exchange:
 
     def _leave(self, event: Event, error: EngineLostError, now_s: float) -> None:
         """Leave an engine without the end of its answer: the request moves or ends."""
-        answer = self._answer if self.state is ExchangeState.STREAMING else None
-        if answer is not None and self.is_at_its_end:
+        answer = self._streamed
+        if answer is not None and answer.is_at_its_end:
             self._send(answer.ending())
             self._enter(event, ExchangeState.DONE)
             return

@@ -6,9 +6,6 @@ import os
 
 from metropolis.types import MetropolisError
 
-HIDDEN = "…"
-"""Shown in place of a key."""
-
 
 def is_word(key: str) -> bool:
     """Whether `key` has only printable ASCII characters, no space, and at least one."""
@@ -28,3 +25,8 @@ def api_key(variable: str) -> str | None:
             f"{variable}: write a key of printable ASCII characters without spaces"
         )
     return key
+
+
+def without(key: str | None, text: str) -> str:
+    """`text` with `key`, which a server may repeat, hidden."""
+    return text if key is None else text.replace(key, "…")

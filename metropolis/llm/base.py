@@ -189,10 +189,13 @@ class Completion(_Served):
 class LLMError(MetropolisError):
     """A call failed; the message is one sentence with server, function, agent and step."""
 
-    retry_after_s: float | None = None
-    """The server's Retry-After, if it sent one."""
     tokens: tuple[int, int] | None = None
     """The tokens of the prompt and of an answer that was generated and cannot be used."""
+
+    def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
+        super().__init__(sentence)
+        self.retry_after_s = retry_after_s
+        """The server's Retry-After, if it sent one."""
 
 
 class UnavailableError(LLMError):
@@ -209,10 +212,6 @@ class TimedOutError(LLMError):
 
 class RateLimitedError(LLMError):
     """The server limits the rate (429)."""
-
-    def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
-        super().__init__(sentence)
-        self.retry_after_s = retry_after_s
 
 
 class RefusedError(LLMError):

@@ -314,7 +314,8 @@ class Client:
                 self.gate.pause(error.retry_after_s or 0.0)
             if isinstance(error, RefusedError):
                 self._outage.end(time())
-            self._charge(turn, usage, (isinstance(error, LLMError) and error.tokens) or (0, 0))
+            lost = (isinstance(error, LLMError) and error.tokens) or (0, 0)
+            self._charge_lost(turn, usage, sum(lost), self.prices.cost(*lost))
             raise
         self._outage.end(time())
         self._limited.end(time())
@@ -368,15 +369,12 @@ class Client:
     def _charge_reservation(self, turn: Turn, usage: Usage, request: Request) -> None:
         """Charge the most that `request` could take: an attempt that failed may still cost."""
         lost = turn.reserved if self._has_budget else self._most(request)
-        usage.lost_tokens += lost.tokens_max
-        usage.cost += lost.cost_max
-        self.gate.leave(turn, lost.tokens_max, lost.cost_max)
+        self._charge_lost(turn, usage, lost.tokens_max, lost.cost_max)
 
-    def _charge(self, turn: Turn, usage: Usage, tokens: tuple[int, int]) -> None:
-        """Charge the tokens of an answer that cannot be used."""
-        usage.lost_tokens += sum(tokens)
-        usage.cost += self.prices.cost(*tokens)
-        self.gate.leave(turn, sum(tokens), self.prices.cost(*tokens))
+    def _charge_lost(self, turn: Turn, usage: Usage, tokens: int, cost: float) -> None:
+        usage.lost_tokens += tokens
+        usage.cost += cost
+        self.gate.leave(turn, tokens, cost)
 
     def _is_waited_for(self, error: LLMError) -> bool:
         """Whether `error` ends by itself, so that it does not count in `retries`."""

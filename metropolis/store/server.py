@@ -43,7 +43,7 @@ class RedisServer(Server):
             self.client.unlink(*keys_of(self.client, prefix))
 
     def _holder(self, prefix: str) -> str | None:
-        """Who holds the lease of a run; None: nobody, or its state is damaged."""
+        """The holder of a run's lease; None if there is none, or the run's state is damaged."""
         try:
             holder, until_ms = self.client.hmget(f"{prefix}state", "holder", "until_ms")
         except ResponseError:  # a key of that name with another type of value

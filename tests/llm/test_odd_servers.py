@@ -180,9 +180,7 @@ def test_a_limit_that_does_not_end_is_waited_for_as_long_as_an_outage() -> None:
 
 
 def test_a_retry_after_of_an_overloaded_server_holds_all_calls() -> None:
-    first = UnavailableError("queue full")
-    first.retry_after_s = 20.0
-    answers = iter([first])
+    answers = iter([UnavailableError("queue full", 20.0)])
     fake = Fake(lambda r: next(answers, Completion("", 1, 1, "stop")))
 
     async def ask() -> None:

@@ -226,7 +226,7 @@ class Tells(Field):
 
     def observe(self, view: Any) -> Any:
         texts = []
-        for name in ("", "nobody", *self.names):
+        for name in ("", "missing", *self.names):
             try:
                 view.entity(name)
             except CausalityError as error:

@@ -131,7 +131,7 @@ def test_distances_are_told_in_the_metric() -> None:
     ]
 
     async def ask(_name: str, _question: Any) -> None:
-        """Nobody answers."""
+        """Members ask no question here."""
 
     for metric, place, told in cases:
         state = State(metric, 1, [Entity("ann", (0, 0), "agent")])

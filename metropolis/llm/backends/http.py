@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from metropolis.addresses import shown
-from metropolis.llm.api_keys import HIDDEN
+from metropolis.llm.api_keys import without
 from metropolis.llm.backends.connection import (
     LIMITS,
     AnswerLimitError,
@@ -87,7 +87,7 @@ class JSONServer:
 
     def without_key(self, text: str) -> str:
         """`text` with the key hidden: a server may repeat it."""
-        return text if self._api_key is None else text.replace(self._api_key, HIDDEN)
+        return without(self._api_key, text)
 
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET, decoded as `form`; within CHECK_S seconds."""
@@ -258,9 +258,7 @@ def refusal(status: int, reason: str, retry_after: str | None, called: str, wher
     if status == 429:
         return RateLimitedError(sentence, seconds_of(retry_after))
     if status >= 500 or status == 408:
-        error = UnavailableError(sentence)
-        error.retry_after_s = seconds_of(retry_after)
-        return error
+        return UnavailableError(sentence, seconds_of(retry_after))
     return RefusedError(sentence)
 
 

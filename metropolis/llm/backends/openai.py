@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
-from metropolis.llm.api_keys import HIDDEN, api_key
+from metropolis.llm.api_keys import api_key, without
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.connection import LIMITS, AnswerLimitError, AnswerLimits
 from metropolis.llm.backends.http import (
@@ -94,8 +94,7 @@ class _Server:
 
     def without_key(self, text: str) -> str:
         """See wire.Server."""
-        key = api_key(KEY)
-        return text if key is None else text.replace(key, HIDDEN)
+        return without(api_key(KEY), text)
 
     async def get(self, path: str, form: type[T]) -> T:  # noqa: ARG002 -- the client has one route
         """See wire.Server; always lists the models."""

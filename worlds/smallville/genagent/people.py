@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from metropolis.maps.map import GridMap
-from metropolis.names import cut
+from metropolis.names import cut, is_folder_name
 from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.folder import check_tile
@@ -150,9 +150,7 @@ def _names(stored: Path, meta: Fields) -> list[str]:
     if not isinstance(names, list) or not names:
         raise MetropolisError(f"{field} is {names!r}; it should be a list of names")
     for name in names:
-        is_name = isinstance(name, str) and name.replace(NO_BREAK, " ").isprintable()
-        is_name = is_name and name.strip(" .")
-        if not is_name or "/" in name or "\\" in name:
+        if not isinstance(name, str) or not is_folder_name(name.replace(NO_BREAK, " ")):
             raise MetropolisError(f"{field} holds {name!r}; it should hold names of people")
     for name, count in Counter(name.replace(NO_BREAK, " ") for name in names).items():
         if count > 1:
