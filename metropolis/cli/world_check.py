@@ -36,6 +36,6 @@ def check_command(name: str, agents: int | None, seeds: int, steps: int, schedul
     if found:
         raise SystemExit(1)
     click.echo(
-        f"nothing found in {steps} steps for {seeds} seeds: lockstep three times, {schedules} "
-        "random schedules under each rule, and once saved and resumed"
+        f"nothing found in {steps} steps for {seeds} seeds: lockstep four times, once with other "
+        f"hashes of texts, {schedules} random schedules under each rule, and once saved and resumed"
     )

@@ -1,10 +1,12 @@
 """The calls of a cluster's step and their dependencies: the `parents` of a trace.
 
 Agents that proceed wait for no other agent; calls of `World.resolve` wait for the whole cluster.
-Within each of these phases tasks are tracked (see `follow_tasks`). A call waits for
+Within each of these phases tasks are tracked (see `metropolis.llm.followed_tasks`). A call waits
+for
 
 1. the earlier calls of its task, and all that the creator of the task had waited for;
-2. the calls of the finished tasks that its task created;
+2. the calls of the tasks that its task created: of a task in a group once it has awaited the task
+   or the group has ended, of another task once that is done;
 3. if it is sent later than the last of these ended: all calls of the phase that ended meanwhile.
    Its task waited for something else, for instance a lock, which does not show who held it.
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -186,7 +188,11 @@ class Strand:
         self._last_end: float = -inf if creator is None else creator._last_end
         """The instant of the latest end of a call in `_waited`, or of the task's start."""
         self._open: dict[Strand, asyncio.Task[Any]] = {}
-        """Strands of the tasks that the task has created, until they are joined."""
+        """Strands of the tasks that the task has created, until they are done."""
+        self._late: list[Strand] = []
+        """Strands of tasks that are done, in groups that have not ended."""
+        self._has_group_ended: Callable[[], bool] | None = None
+        """None: its task is in no group."""
         self._seen = 0
         """How many calls had ended when `_open` was last checked."""
         self._is_done = False
@@ -218,10 +224,13 @@ class Strand:
     def follow(self, strand: Strand, task: asyncio.Task[Any]) -> None:
         """Record that the fork `strand` is that of `task`."""
         self._open[strand] = task
-        task.add_done_callback(strand.join)
 
-    def join(self, _task: object) -> None:
-        """Record that the task is done: its creator may have waited for it."""
+    def enter_group(self, has_ended: Callable[[], bool]) -> None:
+        """Record that the task is in a group, and how to learn whether the group has ended."""
+        self._has_group_ended = has_ended
+
+    def end(self) -> None:
+        """Record that the task is done; out of a group, its creator may have waited for it."""
         if self._is_done:
             return
         self._join_ended()
@@ -232,20 +241,35 @@ class Strand:
         while creator is not None and creator._is_done:
             creator = creator._creator
         if creator is not None:
-            creator._waited |= self._waited
-            creator._last_end = max(creator._last_end, self._last_end)
+            creator._late += self._late
+            if self._has_group_ended is None:
+                creator.join(self)
+            else:
+                creator._late.append(self)
+
+    def join(self, other: Strand) -> None:
+        """Record that the task has waited for that of `other`, which is done."""
+        if other.log is self.log:
+            self._waited |= other._waited
+            self._last_end = max(self._last_end, other._last_end)
 
     def _join_ended(self) -> None:
-        """Join the tasks that are done and whose callbacks have not run yet."""
-        for strand, task in list(self._open.items()):
-            if task.done():
-                strand.join(task)
+        """Join what has ended: tasks whose callbacks have not run yet, and groups."""
+        if len(self._ended) > self._seen:  # otherwise nothing is new in the others
+            self._seen = len(self._ended)
+            for strand, task in list(self._open.items()):
+                if asyncio.Task.done(task):
+                    strand.end()
+        late, self._late = self._late, []
+        for strand in late:
+            if strand._has_group_ended is not None and not strand._has_group_ended():
+                self._late.append(strand)
+            else:
+                self.join(strand)
 
     def catch_up(self) -> None:
         """Continue now: if later than `_last_end`, the task has waited for something else."""
-        if len(self._ended) > self._seen:  # otherwise nothing is new in the others
-            self._seen = len(self._ended)
-            self._join_ended()
+        self._join_ended()
         for ended, index in reversed(self._ended):
             if ended <= self._last_end:
                 break
@@ -278,23 +302,3 @@ class in_strand:  # noqa: N801 -- a context manager, as those of contextlib
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
-
-
-def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Give each task created in a strand its own strand; an existing task factory is kept."""
-    if loop.get_task_factory() is None:
-        loop.set_task_factory(_create_task)
-
-
-def _create_task(
-    loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any
-) -> asyncio.Task[Any]:
-    creator = _current.get()
-    if creator is None or options.get("context") is not None:
-        return asyncio.Task(coroutine, loop=loop, **options)
-    strand = creator.fork()
-    options["context"] = copy_context()
-    options["context"].run(_current.set, strand)
-    task = asyncio.Task(coroutine, loop=loop, **options)
-    creator.follow(strand, task)
-    return task

@@ -14,7 +14,8 @@ from typing import Any
 
 from metropolis.llm.agent import LLM, Sender
 from metropolis.llm.blocking import BlockingLLM
-from metropolis.llm.call_log import CallLog, current_strand, follow_tasks, in_strand
+from metropolis.llm.call_log import CallLog, current_strand, in_strand
+from metropolis.llm.followed_tasks import follow_tasks
 from metropolis.names import cut
 from metropolis.store.execution import Execution
 from metropolis.types import Dispatch, MetropolisError, Position, Step

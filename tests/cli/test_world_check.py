@@ -1,5 +1,11 @@
 """`metropolis world check`."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -8,14 +14,74 @@ from metropolis.runtime.checks import check_world
 from metropolis.types import MetropolisError
 from tests.world.planted import SharesADict, yard
 
+ROOT = Path(__file__).parents[2]
+CODE = "from metropolis.cli.world_check import check_command; check_command()"
+
 
 def test_a_sound_world() -> None:
     result = CliRunner().invoke(check_command, ["minimal", "--seeds", "1", "--steps", "6"])
     assert (result.exit_code, result.exception) == (0, None)
     assert result.output == (
-        "nothing found in 6 steps for 1 seeds: lockstep three times, 3 random schedules under each "
-        "rule, and once saved and resumed\n"
+        "nothing found in 6 steps for 1 seeds: lockstep four times, once with other hashes of "
+        "texts, 3 random schedules under each rule, and once saved and resumed\n"
     )
+
+
+SOURCE = """
+from tests.world.planted import Yard, yard
+
+class Moody(Yard):
+    def observe(self, view):
+        words = {"glad", "sad", "mad", "bad", "rad", "tad"}
+        return {**super().observe(view), "luck": NUMBER % 5}
+
+def make(*, agents, seed):
+    return yard(Moody)
+"""
+
+
+def check(path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CODE, f"{path}", "--seeds", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT}"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "is_found"),
+    [
+        ("hash('glad')", True),
+        ("int(''.join(words).index('glad'))", True),
+        ("len(sorted(words)[0])", False),
+        ("hash(3)", False),
+    ],
+)
+def test_hashes_of_texts_and_orders_of_sets(number: str, is_found: bool, tmp_path: Path) -> None:
+    """They differ between processes, so a run that is resumed would have another history."""
+    path = tmp_path / "moody.py"
+    path.write_text(SOURCE.replace("NUMBER", number))
+    result = check(path)
+    assert result.returncode == is_found, result.stderr
+    if is_found:
+        pattern = (
+            "hashes: seed 0, lockstep differs in a process in which texts have other hashes: step "
+            r"\d+, .* is .* instead of .*; sort sets before their order matters, and use no "
+            r"`hash\(\)` of a text\n"
+        )
+        assert re.fullmatch(pattern, result.stdout), result.stdout
+
+
+def test_a_world_that_fails_with_other_hashes(tmp_path: Path) -> None:
+    path = tmp_path / "moody.py"
+    fails = "if os.environ['PYTHONHASHSEED'] != '0':\n    raise ValueError('no luck')\n"
+    path.write_text("import os\n" + fails + SOURCE.replace("NUMBER", "1"))
+    result = check(path)
+    assert result.returncode == 1, result.stderr
+    assert "it ends with an error: " in result.stdout
+    assert "no luck" in result.stdout
 
 
 def test_an_unsound_world(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from metropolis.llm import LLM, Client
 from metropolis.llm.base import Completion, Request
-from metropolis.llm.call_log import CallLog, Strand, follow_tasks, in_strand
+from metropolis.llm.call_log import CallLog, Strand, in_strand
+from metropolis.llm.followed_tasks import follow_tasks
 from tests.llm.fakes import Fake
 from tests.llm.virtual_loop import run_virtually
 
@@ -62,6 +63,81 @@ def test_a_task_that_ends_together_with_a_call_is_waited_for() -> None:
         return [tuple(number for _, number in call.parents) for call in llm.calls]
 
     assert run(proceed, Fake()) == [(), (), (0, 1)]
+
+
+async def turns(llm: LLM) -> None:
+    """A conversation: while one speaks, the other's next turn is prepared."""
+    async with asyncio.TaskGroup() as group:
+        prepared = [group.create_task(named(llm, f"prepares {turn}")) for turn in (0, 1)]
+        for turn in (0, 1, 2, 3):
+            await prepared[turn]
+            said = group.create_task(named(llm, f"says {turn}"))
+            prepared.append(group.create_task(named(llm, f"prepares {turn + 2}")))
+            await said
+
+
+async def results(llm: LLM) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(named(llm, name)) for name in "abcd"]
+        await named(llm, "e")
+        await asyncio.wait(tasks[:2])
+        assert tasks[0].result() is tasks[1].exception() is None
+        await named(llm, "f")
+        while not tasks[2].done():
+            await asyncio.sleep(0.01)
+        await named(llm, "g")
+    await named(llm, "h")
+
+
+async def a_group_of_others(llm: LLM) -> None:
+    async def begin() -> None:
+        group.create_task(named(llm, "a"))
+        await named(llm, "b")
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(begin())
+        await named(llm, "c")
+        await task
+        await named(llm, "d")
+    await named(llm, "e")
+
+
+async def named(llm: LLM, function: str) -> None:
+    await llm.chat("x", function=function)
+
+
+@pytest.mark.parametrize(
+    ("proceed", "expected"),
+    [
+        (
+            turns,
+            {"prepares 0": "", "prepares 1": "", "says 0": "prepares 0", "prepares 2": "prepares 0"}
+            | {
+                f"{does} {turn + more}": f"prepares {turn}, says {turn - 1}"
+                for turn in (1, 2, 3)
+                for does, more in (("says", 0), ("prepares", 2))
+            },
+        ),
+        (
+            results,
+            dict.fromkeys("abcde", "") | {"f": "a, b, e", "g": "c, f", "h": "d, g"},
+        ),
+        (a_group_of_others, dict.fromkeys("abc", "") | {"d": "b, c", "e": "a, d"}),
+    ],
+)
+def test_parents_of_calls_in_groups_do_not_depend_on_latency(
+    proceed: Callable[[LLM], Awaitable[None]], expected: dict[str, str]
+) -> None:
+    async def parents(llm: LLM) -> dict[str, str]:
+        await proceed(llm)
+        names = [call.function for call in llm.calls]
+        return {
+            call.function: ", ".join(sorted(names[number] for _, number in call.parents))
+            for call in llm.calls
+        }
+
+    for seed in range(20):
+        assert run(parents, Uneven(seed)) == expected
 
 
 def test_strands_are_freed_without_the_collector() -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from metropolis.llm import LLM, Client, Completion, Request
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.llm.call_log import CallLog, follow_tasks, in_strand
+from metropolis.llm.call_log import CallLog, in_strand
+from metropolis.llm.followed_tasks import follow_tasks
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet

@@ -1,8 +1,9 @@
 """`check_world`: detects what makes a world's history depend on the order of its execution.
 
 Lockstep runs first, sequentially and monitored: bounds, spaces, global randomness, state outside
-the engine. Then the same run is repeated with clusters in another order, out of order under both
-rules with random delays, and interrupted and resumed; all histories must be equal.
+the engine. Then the same run is repeated with clusters in another order, with other hashes of texts
+(if the world is given by its name, without options), out of order under both rules with random
+delays, and interrupted and resumed; all histories must be equal.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import gymnasium
 from metropolis.llm.backends.scripted import Author
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.checks.mutation_check import Watch, global_draws
+from metropolis.runtime.checks.other_hashes import records_with_other_hashes
 from metropolis.runtime.checks.randomized_runs import (
     Trial,
     WatchedWorld,
     checked_start,
     difference,
 )
+from metropolis.runtime.folder.history import line_of, record_of
 from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
@@ -39,8 +42,8 @@ class Finding:
     """One defect, in one sentence."""
 
     kind: str
-    """`reset`, `causality`, `space`, `randomness`, `state`, `repetition`, `order`, `schedule` or
-    `saving`."""
+    """`reset`, `causality`, `space`, `randomness`, `state`, `repetition`, `order`, `hashes`,
+    `schedule` or `saving`."""
     sentence: str
 
 
@@ -87,8 +90,12 @@ def findings(
     found: list[Finding] = []
     for seed in seeds:
         make = _maker(world, agents, author, seed)
+        check = _Check(make, seed, steps, schedules, options or {})
+        if isinstance(world, str) and author is None and not options:
+            number = _count(agents)
+            check.in_other_process = partial(records_with_other_hashes, world, number, seed, steps)
         try:
-            found += _Check(make, seed, steps, schedules, options or {}).findings()
+            found += check.findings()
         except CausalityError as error:
             found.append(Finding("causality", f"seed {seed}: {error}"))
     return list(dict.fromkeys(found))
@@ -101,8 +108,7 @@ def _maker(
     seed: int,
 ) -> Callable[[], Scenario]:
     if isinstance(world, str):
-        count = agents if isinstance(agents, int) else None
-        return partial(make_scenario, world, agents=count, seed=seed)
+        return partial(make_scenario, world, agents=_count(agents), seed=seed)
     if not isinstance(world, World):
         if not callable(world):
             raise MetropolisError(
@@ -112,6 +118,10 @@ def _maker(
     if agents is None or isinstance(agents, int):
         raise MetropolisError(f"the world {world.name!r} needs its agents; pass them after it")
     return lambda: Scenario(world, copies_of(agents), author)
+
+
+def _count(agents: Sequence[Agent] | int | None) -> int | None:
+    return agents if isinstance(agents, int) else None
 
 
 def _made(make: Callable[[], Scenario]) -> Scenario:
@@ -135,6 +145,8 @@ class _Check:
         self._make, self._seed, self._steps = make, seed, steps
         self._schedules, self._options = schedules, options
         self._found: dict[str, Finding] = {}
+        self.in_other_process: Callable[[], list[StepRecord]] | None = None
+        """The history in lockstep; None: it is not known how to make the scenario there."""
 
     def findings(self) -> list[Finding]:
         """All findings, in order; the later checks run only if the earlier ones pass."""
@@ -234,6 +246,7 @@ class _Check:
             lockstep(),
             orders=orders,
         )
+        self._compare_hashes(expected)
         for name, rule in rules.items():
             for number in range(self._schedules):
                 what = f"out of order ({name}, schedule {number})"
@@ -263,6 +276,21 @@ class _Check:
             found = f"{type(error).__name__}: {error}, and in lockstep there is none"
         if found is not None:
             self._note(kind, f"{what} differs from lockstep: {found}")
+
+    def _compare_hashes(self, expected: list[StepRecord]) -> None:
+        if self._has_serious_finding or self.in_other_process is None:
+            return
+        try:
+            records = self.in_other_process()
+            found = difference([record_of(line_of(one)) for one in expected], records)
+        except MetropolisError as error:
+            found = f"{error}"
+        if found is not None:
+            self._note(
+                "hashes",
+                f"lockstep differs in a process in which texts have other hashes: {found}; sort "
+                "sets before their order matters, and use no `hash()` of a text",
+            )
 
     def _resume(self, beginning: Start, expected: list[StepRecord]) -> None:
         """Stop half-way, save, restore into fresh agents, and continue."""

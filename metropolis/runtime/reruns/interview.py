@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from metropolis.llm.agent import LLM, Sender
-from metropolis.llm.call_log import follow_tasks, in_strand
+from metropolis.llm.call_log import in_strand
+from metropolis.llm.followed_tasks import follow_tasks
 from metropolis.names import cut
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
