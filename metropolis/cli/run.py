@@ -248,6 +248,8 @@ def command(
     history of an uninterrupted run. Exit status: 0 finished, 2 bad input or a failing model,
     3 budget exhausted, 4 --verify found a difference, 130 interrupted.
     """
+    if trust and resume is None:
+        raise click.UsageError("--trust is for a run that --resume continues")
     if resume is not None:
         if out is not None or estimate:
             raise click.UsageError("a run is resumed in its folder; omit --out and --estimate")

@@ -103,11 +103,6 @@ class RunOptions:
             )
         _ = self.fleet, self.models  # fail fast: the mode comparison at the end needs the fleet
         check_workers(self.workers, store=self.store)
-        if self.store == MEMORY and self.workers != "1":
-            raise MetropolisError(
-                f"{self.workers} workers need a store to share their work; name one with "
-                "--store, or omit --workers"
-            )
 
     def about(self, folder: Path, scenario: Scenario) -> dict[str, Any]:
         """How run.json in `folder` says that `scenario` is run."""

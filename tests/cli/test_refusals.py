@@ -99,6 +99,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("resume", "uninterrupted", *SERVER, "--policy", "fcfs"), "--policy is for simulated"),
         (("meadow.py", "--workers", "nonsense"), "workers is 'nonsense'; it should be"),
         (("meadow.py", "--workers", "2"), "2 workers need a store"),
+        (("meadow.py", "--trust"), "--trust is for a run that --resume continues"),
         (("meadow.py", "--workers", "ray:2"), "workers on Ray need a store"),
         (("meadow.py", *ON_RAY, "--ray-address", "127.0.0.1:1025"), "no Ray answers at 127.0.0.1"),
         (("minimal", "--llm", "{stub}", "--store", "foo"), "'foo' is not a store; write memory"),

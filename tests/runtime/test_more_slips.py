@@ -134,3 +134,8 @@ def test_a_field_with_the_name_of_a_method_is_declared(tmp_path: Path) -> None:
 
     with pytest.raises(MetropolisError, match="has set 'tables', which is not one of its fields"):
         Simulation(Room(), people(Odd), mode="optimistic").run(3)
+
+
+def test_workers_that_share_work_need_a_store() -> None:
+    with pytest.raises(MetropolisError, match="3 workers need a store; name embedded or a redis"):
+        Simulation(Room(), people(), workers=3)

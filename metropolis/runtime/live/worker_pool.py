@@ -75,9 +75,10 @@ class LocalWorkerPool:
 
 def check_workers(workers: int | str, *, store: str, ray_address: str | None = None) -> None:
     """Raise MetropolisError if `workers` is invalid for a run in the store at address `store`."""
-    on_ray, _ = parse_workers(workers)
-    if on_ray and store == MEMORY:
-        raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
+    on_ray, count = parse_workers(workers)
+    if store == MEMORY and (on_ray or count != 1):
+        what = "workers on Ray" if on_ray else f"{count} workers"
+        raise MetropolisError(f"{what} need a store; name embedded or a redis://… URL")
     if on_ray and is_own_store(store):
         raise MetropolisError(
             f"workers on Ray do not reach the store {store}; name embedded or a redis://… URL, or "
