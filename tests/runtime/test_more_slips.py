@@ -139,3 +139,10 @@ def test_a_field_with_the_name_of_a_method_is_declared(tmp_path: Path) -> None:
 def test_workers_that_share_work_need_a_store() -> None:
     with pytest.raises(MetropolisError, match="3 workers need a store; name embedded or a redis"):
         Simulation(Room(), people(), workers=3)
+
+
+def test_a_run_with_another_seed_cannot_be_resumed(tmp_path: Path) -> None:
+    Simulation(Room(), people(), out=tmp_path / "run").run(2)
+    sentence = "run.json: holds a run of the world 'room' with seed 0; it cannot be resumed as 'ro"
+    with pytest.raises(MetropolisError, match=f"{sentence}om' with seed 1"):
+        Simulation(Room(), people(), out=tmp_path / "run", resume=True, seed=1)

@@ -27,6 +27,7 @@ import msgspec
 
 from metropolis.durable import DamagedError, read_object, write_object
 from metropolis.llm.journal import Journal
+from metropolis.names import cut
 from metropolis.runtime.folder.calls_file import CallsFile, calls_by_step, read_calls
 from metropolis.runtime.folder.checkpoint import CHECKPOINT, Checkpoint, Checkpoints
 from metropolis.runtime.folder.history import (
@@ -110,12 +111,12 @@ class RunDirectory:
 
         Raises MetropolisError if the folder contains another run, or none.
         """
-        requested = {"format": FORMAT, "version": VERSION, "world": world, "seed": seed}
         if resume:
-            found = {name: value for name, value in self.read().items() if name in requested}
-            if found != requested:
+            found = self.read()
+            if (found["world"], found["seed"]) != (world, seed):
                 raise MetropolisError(
-                    f"{self._run}: holds a run of {found}; resuming needs the same as {requested}"
+                    f"{self._run}: holds a run of the world {cut(found['world'])} with seed "
+                    f"{found['seed']}; it cannot be resumed as {cut(world)} with seed {seed}"
                 )
             return self._latest()
         self.make()
