@@ -117,6 +117,8 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
         raise refuse("graph", None, "nodes and edges, because the metric is hops")
     if meta.metric != Hops.name and meta.graph is not None:
         raise refuse("metric", meta.metric, "hops, because there is a graph")
+    if meta.start.tzinfo is not None:
+        raise refuse("start", f"{meta.start}", "the local time, without time zone")
     for name in ("movement_origin", "calls_origin"):
         if getattr(meta, name) not in ORIGINS:
             raise refuse(name, getattr(meta, name), f"one of {', '.join(ORIGINS)}")

@@ -89,6 +89,10 @@ def _check_attributes(world: World) -> None:
         value: Any = getattr(world, name)
         if not isinstance(value, kind):
             raise MetropolisError(f"the world's {name} is {cut(value)}; it should be {right}")
+    if world.start.tzinfo is not None:
+        raise MetropolisError(
+            f"the world's start is {world.start}; it should be the local time, without time zone"
+        )
 
 
 def _is_number(value: Any) -> bool:

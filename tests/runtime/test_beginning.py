@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def walkers(world: Meadow) -> list[Walker]:
         ("metric", "euclidean", "the world's metric is 'euclidean'; it should be one of metropo"),
         ("metric", Geodesic, "the world's metric is <class '.*Geodesic'>; it should be one of"),
         ("metric", None, "the world's metric is None"),
+        ("start", datetime(2023, 2, 13, tzinfo=UTC), "the local time, without time zone"),
         ("start", "2023-02-13", "the world's start is '2023-02-13'; it should be a datetime"),
         ("name", 3, "the world's name is 3; it should be a text"),
         ("map", "town", "the world's map is 'town'; it should be a metropolis"),

@@ -52,16 +52,20 @@ class Recording:
 
 def parse_start(text: object, place: str) -> datetime:
     """Parse a date and time, or a time of day such as 06:30."""
+    start: datetime | None
     try:
         try:
-            return datetime.combine(MIDNIGHT, time.fromisoformat(str(text)))
+            start = datetime.combine(MIDNIGHT, time.fromisoformat(str(text)))
         except ValueError:
-            return datetime.fromisoformat(str(text))
+            start = datetime.fromisoformat(str(text))
     except ValueError:
+        start = None
+    if start is None or start.tzinfo is not None:
         raise MetropolisError(
             f"{place} is {brief(text)}; it should be a date and time such as 2023-02-13T06:30:00,"
-            " or a time of day such as 06:30"
-        ) from None
+            " or a time of day such as 06:30, without time zone"
+        )
+    return start
 
 
 def parse_number(value: object, place: str) -> float:
