@@ -31,7 +31,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("meadow.py", "--out", "/dev/null"), "/dev/null: is not a folder; name another path with"),
         (
             ("smallville", "--world-option", "start=2023-02-13T08:00:00Z"),
-            "the world's start is 2023-02-13 08:00:00+00:00; it should be the local time, without ti",
+            "the start is 2023-02-13T08:00:00+00:00; it should be a local time without a time zone",
         ),
         (
             ("smallville", "--world-option", "start=today"),

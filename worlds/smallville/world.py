@@ -168,6 +168,11 @@ class SmallVille(World):
         start: datetime = START,
         pasts: Mapping[str, Past] = MappingProxyType({}),
     ) -> None:
+        if start.tzinfo is not None:
+            raise MetropolisError(
+                f"the start is {start.isoformat()}; it should be a local time without a time zone, "
+                f"such as {START.isoformat()}"
+            )
         self.map = grid
         self.start = start
         self.metric = GenAgent(grid.walls, grid.arenas, self.max_velocity)
