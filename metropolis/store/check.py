@@ -206,6 +206,21 @@ def _check_commits(run: CheckedRun) -> None:
     run.require({name: counts.get(name) for name in expected} == expected, f"counts {dict(counts)}")
 
 
+def _check_late_commit(run: CheckedRun) -> None:
+    """A worker may have claimed the cluster again before its late commit arrives."""
+    run.step(0)
+    run.dispatch((1, (0,)))
+    late, again = run.claim("first", 0), run.claim("first", 0)
+    run.dispatch((0, (1,)))
+    run.require(run.claim("other").agents == (1,), "does not hand out the lowest step")
+    run.require(run.commit(late), "refuses a late commit of an unclaimed cluster")
+    run.require(run.commit(late), "refuses a repeated late commit")
+    run.require(not run.commit(again), "accepts a second commit of a step")
+    run.dispatch((2, (0,)))
+    minds = run.claim("first").minds
+    run.require(set(minds) == {0}, "does not send a mind that a worker may have changed")
+
+
 def _check_lookahead(run: CheckedRun) -> None:
     run.step(1, 1)
     ahead = {0: Lookahead(3, (0, 0), 20.0)}
@@ -378,6 +393,7 @@ CHECKS = (
     _check_minds,
     _check_slice,
     _check_commits,
+    _check_late_commit,
     _check_lookahead,
     _check_acknowledgements,
     _check_answers,

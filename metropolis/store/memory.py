@@ -325,9 +325,8 @@ class MemoryStore(Store):
             if run.shared_minds is None:
                 check_minds(execution.minds, claim.agents)
             if not run.holds(claim.id, claim.number):
-                home = claim.number, claim.worker
                 if all(
-                    run.homes.get(agent) == home and run.steps[agent] > claim.step
+                    run.homes.get(agent, (0,))[0] == claim.number and run.steps[agent] > claim.step
                     for agent in claim.agents
                 ):
                     return True

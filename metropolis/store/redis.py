@@ -14,8 +14,9 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     nodes           hash: agent -> step, position as JSON, the cells it may read separated by
                     spaces; one line each
     mind:AGENT      hash: name -> JSON: a part of its mind at the beginning of its step
-    homes           hash: agent -> "number worker" of the claim that committed it last; absent
-                    while it is claimed, except by a worker that continues
+    homes           hash: agent -> "number worker" of the claim that committed it last, with a
+                    newline if that had expired; absent while it is claimed, except by a worker
+                    that continues
     ahead           hash: agent -> "until cell cell …": the step up to which it can continue alone,
                     and the cells it may read until then
     kept:AGENT      hash: its mind, as mind:AGENT, at the beginning of kept_step

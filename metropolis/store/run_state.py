@@ -62,7 +62,8 @@ class RunState:
     released: Step
     floor: Step
     newest: Step
-    homes: dict[AgentId, tuple[int, str]] = field(default_factory=dict)
+    homes: dict[AgentId, tuple[int, str | None]] = field(default_factory=dict)
+    """The claim of the last commit, and the worker whose copy of the mind is valid."""
     ahead: dict[AgentId, Lookahead] = field(default_factory=dict)
     busy: dict[AgentId, str] = field(default_factory=dict)
     blocked: dict[AgentId, AgentId] = field(default_factory=dict)
@@ -147,9 +148,11 @@ class RunState:
         if most >= len(self.ready) and not own:
             return sorted(self.ready, key=lambda name: self.clusters[name].step)
 
+        def last_worker(name: str) -> str | None:
+            return self.homes.get(self.clusters[name].agents[0], (0, None))[1]
+
         def is_foreign(name: str) -> bool:
-            _, home = self.homes.get(self.clusters[name].agents[0], (0, None))
-            return home != worker
+            return last_worker(name) != worker
 
         def cost(name: str) -> tuple[Step, bool, Step, str]:
             step, foreign = self.clusters[name].step, is_foreign(name)
@@ -159,7 +162,7 @@ class RunState:
             lowest = [
                 name
                 for name in self.ready
-                if self.clusters[name].agents[0] not in self.homes or not is_foreign(name)
+                if last_worker(name) is None or not is_foreign(name)
             ]
         else:
             lowest = nsmallest(
@@ -199,6 +202,8 @@ class RunState:
         Returns whether the next step is dispatched.
         """
         step, agents = execution.step, execution.agents
+        # A worker whose claim has expired may have claimed the cluster again, and changed its copy.
+        home = worker if self.holds(name, number) else None
         self.withdraw(name)
         self.state.commit(step, execution.writes, execution.events)
         self.acknowledged += 1
@@ -217,7 +222,7 @@ class RunState:
             for agent in agents:
                 self.minds[agent] = apply_changes(self.minds[agent], execution.minds[agent])
             if continues or lease_until_s is None:  # otherwise its copy is a step ahead
-                self.homes |= dict.fromkeys(agents, (number, worker))
+                self.homes |= dict.fromkeys(agents, (number, home))
         if step + 1 == self.kept_step:
             self.kept |= self.current_minds(agents)
         self.acks[self.acknowledged] = Acknowledged(str(self.acknowledged), execution, continues)

@@ -70,7 +70,7 @@ def test_every_mode_tells_the_same_history() -> None:
 
 class Slow(Scripted):
     async def complete(self, request: Request) -> Completion:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.004)
         return await super().complete(request)
 
 
@@ -83,7 +83,7 @@ def test_claims_that_workers_lose_change_no_history(monkeypatch: pytest.MonkeyPa
     expected = run(mode="lockstep")
     monkeypatch.setattr(leases, "BEATS", 0.25)  # renewed too late
     with EmbeddedServer() as server:
-        found = run(store=server.url, workers=2, lease_s=0.02)
+        found = run(store=server.url, workers=2, lease_s=0.06)  # a step takes 0.1 s
         counts = server.store(server.runs()[0]).inspect().counts
     assert counts["expired"] > 0
     assert found.history_sha256 == expected.history_sha256

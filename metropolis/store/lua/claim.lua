@@ -31,8 +31,9 @@ local function choose()
     firsts[i] = first_of(id)
   end
   for i, home in ipairs(get_all(run .. 'homes', firsts)) do
-    local foreign = worker_of(home) ~= worker
-    if not (own and home and foreign) then
+    local last = worker_of(home)
+    local foreign = last ~= worker
+    if not (own and last and foreign) then
       costs[i] = tonumber(step_of(candidates[i])) + (foreign and affinity + 0.5 or 0)
       order[#order + 1] = i
     end

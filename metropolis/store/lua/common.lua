@@ -145,8 +145,13 @@ local function lookahead_of(agent)
   return tonumber(until_step or 0), cells
 end
 
+-- Appended to the home of a late commit: its worker may have claimed the cluster again before, and
+-- changed its copy of the minds.
+local LATE = '\n'
+
+-- The worker with valid copies of the minds; nil: there is none.
 local function worker_of(home)
-  return home and string.match(home, '^%d+ (.*)$')
+  return home and string.match(home, '^%d+ ([^\n]*)$')
 end
 
 -- Make a cluster without a home ready, and add a token to wake a waiter.
