@@ -5,8 +5,9 @@ Within each of these phases tasks are tracked (see `metropolis.llm.followed_task
 for
 
 1. the earlier calls of its task, and all that the creator of the task had waited for;
-2. the calls of the tasks that its task created: of a task in a group once it has awaited the task
-   or the group has ended, of another task once that is done;
+2. the calls of the tasks that it has waited for: one of a group once it has awaited it, waited for
+   it by a callback, as `asyncio.gather` does, or left the group; another that it created once that
+   is done;
 3. if it is sent later than the last of these ended: all calls of the phase that ended meanwhile.
    Its task waited for something else, for instance a lock, which does not show who held it.
 
@@ -19,9 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -30,6 +33,9 @@ from metropolis.types import AgentId
 
 CallId = tuple[AgentId, int]
 """A call of a cluster's step: its agent, and its number among that agent's calls, from 0."""
+
+
+Group = weakref.ref[asyncio.TaskGroup]
 
 
 class _Served:
@@ -170,6 +176,15 @@ class CallLog:
         return record
 
 
+@dataclass(slots=True)
+class _Ended:
+    """What tasks that are done have waited for."""
+
+    calls: set[int] = field(default_factory=set)
+    last: float = -inf
+    """The instant of the last end."""
+
+
 class Strand:
     """The sequential history of one task in one phase of a cluster's step."""
 
@@ -189,10 +204,10 @@ class Strand:
         """The instant of the latest end of a call in `_waited`, or of the task's start."""
         self._open: dict[Strand, asyncio.Task[Any]] = {}
         """Strands of the tasks that the task has created, until they are done."""
-        self._late: list[Strand] = []
-        """Strands of tasks that are done, in groups that have not ended."""
-        self._has_group_ended: Callable[[], bool] | None = None
-        """None: its task is in no group."""
+        self._groups: dict[Group, _Ended] = {}
+        """Of the task's groups that are open: what their tasks that are done have waited for."""
+        self._group: tuple[Strand, Group] | None = None
+        """The group that the task is in, and the strand of the task whose group it is."""
         self._seen = 0
         """How many calls had ended when `_open` was last checked."""
         self._is_done = False
@@ -225,12 +240,17 @@ class Strand:
         """Record that the fork `strand` is that of `task`."""
         self._open[strand] = task
 
-    def enter_group(self, has_ended: Callable[[], bool]) -> None:
-        """Record that the task is in a group, and how to learn whether the group has ended."""
-        self._has_group_ended = has_ended
+    def enter_group(self, group: Group, owner: Strand | None) -> None:
+        """Record that the task is in a group of the task of `owner`; None: of the first task."""
+        if owner is None:
+            owner = self
+            while owner._creator is not None:
+                owner = owner._creator
+        if owner.log is self.log:
+            self._group = owner, group
 
     def end(self) -> None:
-        """Record that the task is done; out of a group, its creator may have waited for it."""
+        """Record that the task is done; in no group, its creator may have waited for it."""
         if self._is_done:
             return
         self._join_ended()
@@ -238,20 +258,25 @@ class Strand:
         creator = self._creator
         if creator is not None:
             creator._open.pop(self, None)
+        if self._group is not None:
+            owner, group = self._group
+            ended = owner._groups.setdefault(group, _Ended())
+            ended.calls |= self._waited
+            ended.last = max(ended.last, self._last_end)
+            return
         while creator is not None and creator._is_done:
             creator = creator._creator
         if creator is not None:
-            creator._late += self._late
-            if self._has_group_ended is None:
-                creator.join(self)
-            else:
-                creator._late.append(self)
+            creator.join(self)
 
     def join(self, other: Strand) -> None:
         """Record that the task has waited for that of `other`, which is done."""
         if other.log is self.log:
-            self._waited |= other._waited
-            self._last_end = max(self._last_end, other._last_end)
+            self._wait(other._waited, other._last_end)
+
+    def _wait(self, calls: AbstractSet[int], last_end: float) -> None:
+        self._waited |= calls
+        self._last_end = max(self._last_end, last_end)
 
     def _join_ended(self) -> None:
         """Join what has ended: tasks whose callbacks have not run yet, and groups."""
@@ -260,12 +285,11 @@ class Strand:
             for strand, task in list(self._open.items()):
                 if asyncio.Task.done(task):
                     strand.end()
-        late, self._late = self._late, []
-        for strand in late:
-            if strand._has_group_ended is not None and not strand._has_group_ended():
-                self._late.append(strand)
-            else:
-                self.join(strand)
+        for reference in list(self._groups):
+            # A group of a later Python may lack the attribute; then its tasks count from their end.
+            if (group := reference()) is None or getattr(group, "_exiting", True):
+                ended = self._groups.pop(reference)
+                self._wait(ended.calls, ended.last)
 
     def catch_up(self) -> None:
         """Continue now: if later than `_last_end`, the task has waited for something else."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Generator
 from contextvars import Context
 from typing import Any
@@ -27,20 +28,30 @@ def _create_task(
         task = FollowedTask(coroutine, loop=loop, **options)
     task.strand = strand
     creator.follow(strand, task)
-    asyncio.Task.add_done_callback(task, lambda _: strand.end())
+    asyncio.Task.add_done_callback(task, FollowedTask.end)
     return task
 
 
 class FollowedTask(asyncio.Task[Any]):
-    """A task that records that the running task has waited for it."""
+    """A task that records which tasks wait for it.
+
+    They await it, ask whether it is done, or add a callback, as `asyncio.gather` does.
+    """
 
     strand: Strand
+    _watchers: list[tuple[Callable[[FollowedTask], object], Strand]] | None = None
+    """Callbacks, and the strands of the tasks that added them."""
 
     def __await__(self) -> Generator[Any, None, Any]:
+        waiting = current_strand()
+        if waiting is not None:
+            waiting.catch_up()
         try:
             return (yield from super().__await__())
         finally:
-            self._observe()
+            if waiting is not None and super().done():
+                self.strand.end()
+                waiting.join(self.strand)
 
     __iter__ = __await__
 
@@ -62,16 +73,43 @@ class FollowedTask(asyncio.Task[Any]):
     def add_done_callback(
         self, fn: Callable[[FollowedTask], object], /, *, context: Context | None = None
     ) -> None:
-        """See `asyncio.Task`; groups add a callback to their tasks."""
+        """See `asyncio.Task`."""
         super().add_done_callback(fn, context=context)
-        group = getattr(fn, "__self__", None)
-        if isinstance(group, asyncio.TaskGroup):
-            # A group of a later Python may lack the attribute; its tasks count as those of none.
-            self.strand.enter_group(lambda: getattr(group, "_exiting", True))
+        owner = getattr(fn, "__self__", None)
+        if isinstance(owner, asyncio.TaskGroup):
+            runs = getattr(owner, "_parent_task", None)
+            strand = runs.strand if isinstance(runs, FollowedTask) else None
+            self.strand.enter_group(weakref.ref(owner), strand)
+        elif not isinstance(owner, asyncio.Task) and (waiting := _running_strand()) is not None:
+            if super().done():
+                self.strand.end()
+                waiting.join(self.strand)
+            else:
+                self._watchers = [*(self._watchers or ()), (fn, waiting)]
+
+    def remove_done_callback(self, fn: Callable[[FollowedTask], object], /) -> int:
+        """See `asyncio.Task`."""
+        if self._watchers is not None:
+            self._watchers = [watcher for watcher in self._watchers if watcher[0] != fn]
+        return super().remove_done_callback(fn)
 
     def _observe(self) -> None:
-        waiting = current_strand()
-        # Callbacks do not wait: a group calls `exception` in one.
-        if waiting is not None and super().done() and asyncio.current_task() is not None:
+        if super().done() and (waiting := _running_strand()) is not None:
+            waiting.catch_up()
             self.strand.end()
             waiting.join(self.strand)
+
+    def end(self) -> None:
+        """Record that the task is done."""
+        self.strand.end()
+        for _, waiting in self._watchers or ():
+            waiting.join(self.strand)
+        self._watchers = None
+
+
+def _running_strand() -> Strand | None:
+    """The strand of the running task; None in a callback, which waits for nothing."""
+    try:
+        return None if asyncio.current_task() is None else current_strand()
+    except RuntimeError:  # in a thread without event loop
+        return None

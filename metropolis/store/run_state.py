@@ -160,9 +160,7 @@ class RunState:
 
         if own:
             lowest = [
-                name
-                for name in self.ready
-                if last_worker(name) is None or not is_foreign(name)
+                name for name in self.ready if last_worker(name) is None or not is_foreign(name)
             ]
         else:
             lowest = nsmallest(

@@ -102,6 +102,57 @@ async def a_group_of_others(llm: LLM) -> None:
     await named(llm, "e")
 
 
+async def gathered(llm: LLM) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = {name: group.create_task(named(llm, name)) for name in "abc"}
+        await asyncio.gather(tasks["a"], named(llm, "d"))
+        await named(llm, "e")
+        await asyncio.gather(tasks["a"], tasks["b"])
+        await asyncio.shield(tasks["c"])
+        await named(llm, "f")
+
+
+async def a_member_that_begins_others(llm: LLM) -> None:
+    """It does not wait for them, though the body of the group has ended."""
+
+    async def begin() -> None:
+        group.create_task(named(llm, "a"))
+        await named(llm, "b")
+        await named(llm, "c")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(begin())
+    await named(llm, "d")
+
+
+async def a_group_filled_from_outside(llm: LLM) -> None:
+    async def fill(group: asyncio.TaskGroup) -> None:
+        group.create_task(named(llm, "a"))
+        await named(llm, "b")
+
+    async with asyncio.TaskGroup() as outer:
+        async with asyncio.TaskGroup() as group:
+            outer.create_task(fill(group))
+            group.create_task(named(llm, "c"))
+        await named(llm, "d")
+    await named(llm, "e")
+
+
+async def an_event_between(llm: LLM) -> None:
+    event = asyncio.Event()
+
+    async def set_event() -> None:
+        await named(llm, "a")
+        event.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(set_event())
+        slow = group.create_task(chain(llm, *["slow"] * 3))
+        await event.wait()
+        await slow
+        await named(llm, "b")
+
+
 async def named(llm: LLM, function: str) -> None:
     await llm.chat("x", function=function)
 
@@ -123,6 +174,10 @@ async def named(llm: LLM, function: str) -> None:
             dict.fromkeys("abcde", "") | {"f": "a, b, e", "g": "c, f", "h": "d, g"},
         ),
         (a_group_of_others, dict.fromkeys("abc", "") | {"d": "b, c", "e": "a, d"}),
+        (gathered, dict.fromkeys("abcd", "") | {"e": "a, d", "f": "b, c, e"}),
+        (a_member_that_begins_others, {"a": "", "b": "", "c": "b", "d": "a, c"}),
+        (a_group_filled_from_outside, dict.fromkeys("abc", "") | {"d": "a, c", "e": "b, d"}),
+        (an_event_between, {"a": "", "chat": "chat", "b": "a, chat"}),
     ],
 )
 def test_parents_of_calls_in_groups_do_not_depend_on_latency(
@@ -147,6 +202,9 @@ def test_strands_are_freed_without_the_collector() -> None:
         await chain(llm, "a")
         await asyncio.gather(llm.chat("b"), chain(llm, "c", "d"))
         await chain(llm, "e")
+        async with asyncio.TaskGroup() as group:
+            await group.create_task(llm.chat("f"))
+            group.create_task(chain(llm, "g", "h"))
 
     gc.collect()
     gc.disable()
