@@ -148,6 +148,7 @@ def test_bad_input_is_one_sentence_and_status_2(tmp_path: Path) -> None:
         (["info", tmp_path], "is a folder"),
         (["import", path, "--out", out], "--radius"),
         (["import", path, "--radius", "4", "--start", "dawn", "--out", out], "--start is 'dawn'"),
+        (["import", path, "--radius", "4", "--start", "06:00+01:00", "--out", out], "no time zone"),
         (["import", tmp_path / "none", "--radius", "4", "--out", out], "cannot be read"),
     ):
         run = subprocess.run(

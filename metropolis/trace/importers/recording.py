@@ -63,7 +63,7 @@ def parse_start(text: object, place: str) -> datetime:
     if start is None or start.tzinfo is not None:
         raise MetropolisError(
             f"{place} is {brief(text)}; it should be a date and time such as 2023-02-13T06:30:00,"
-            " or a time of day such as 06:30, without time zone"
+            " or a time of day such as 06:30, with no time zone"
         )
     return start
 
