@@ -22,6 +22,7 @@ from metropolis.llm.usage import Usage
 from metropolis.runtime.folder.run_directory import Origin, RunDirectory
 from metropolis.runtime.live.estimate import Estimate
 from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.stored import MEMORY
 from metropolis.runtime.reruns.verify import Verified
 from metropolis.sim.cache_choice import ReuseCounts
 from metropolis.tables import print_whole
@@ -93,7 +94,9 @@ class Summary:
     simulated: bool
     """Whether the latency of calls, and so the makespan, is simulated."""
     makespan_s: float
-    """Since the run began: sim_s if simulated, otherwise wall_s; a resumed run's has gaps."""
+    """Since the run began: sim_s if simulated, otherwise wall_s."""
+    makespan_note: str | None
+    """What it leaves out, or includes beside the steps of the history; None: nothing."""
     wall_s: float
     """Wall time of this start."""
     reuse: Mapping[str, Any] | None
@@ -152,6 +155,7 @@ def summary_of(
         retries=sum(of.retries for of in result.usage.values()),
         simulated=result.simulated,
         makespan_s=result.makespan_s,
+        makespan_note=_makespan_note(result, options),
         wall_s=result.wall_s,
         reuse={"name": options.reuse, **reused.as_row()} if reused else None,
         fleet=f"{options.fleet}",
@@ -164,6 +168,15 @@ def summary_of(
         out=str(folder),
         paths={path.stem: str(path) for path in sorted(folder.iterdir()) if path.is_file()},
     )
+
+
+def _makespan_note(result: RunResult, options: RunOptions) -> str | None:
+    if result.resumed and options.store != MEMORY:  # its clock never stops
+        return "the time between its starts included"
+    reused = sum(of.reused for of in result.usage.values())  # optimistic runs reuse their own
+    if result.resumed or (reused and result.mode != "optimistic"):
+        return "reused answers aside"
+    return None if result.stopped is None else "steps that are not in the history included"
 
 
 def _lineage(folder: Path) -> Sequence[Origin]:
@@ -214,17 +227,17 @@ def print_summary(run: Summary) -> None:
         )
         console.print(without_controls(sentence))
     print_whole(_calls_table(run.usage, run.cost), console)
-    if (note := _purchases_note(run)) is not None:
-        console.print(note)
+    if (purchases := _purchases_note(run)) is not None:
+        console.print(purchases)
+    note = f", {run.makespan_note}" if run.makespan_note else ""
     where = run.fleet.replace(" x ", " × ")
     if run.simulated:
-        aside = ", reused answers aside" if run.reused and run.mode != "optimistic" else ""
         console.print(
             f"\nLLM latency is simulated: on {where} the run would have taken "
-            f"{_seconds(run.makespan_s)} sim_s{aside}."
+            f"{_seconds(run.makespan_s)} sim_s{note}."
         )
     else:
-        console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
+        console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time{note}.")
     if run.reuse and run.reuse["prompt_tokens"]:
         console.print(reuse_note(run.reuse))
     if run.comparison:

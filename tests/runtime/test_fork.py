@@ -269,6 +269,10 @@ async def wait(moment: Moment) -> None:
     moment.entities.clear()
 
 
+def rename(moment: Moment) -> None:
+    moment.agents["w00"].name = "Zed"
+
+
 def misspell(moment: Moment) -> None:
     moment.agent = {}  # type: ignore[attr-defined]
 
@@ -278,6 +282,7 @@ def misspell(moment: Moment) -> None:
     [
         (wait, "the edit is an async function or a generator; use a plain function"),
         (misspell, "'Moment' object has no attribute 'agent'"),
+        (rename, "the edit renames the agent 'w00' to 'Zed'; agents keep their names"),
         (move, "the edit has moved 'w00' from"),
         (add_nowhere, "should be an Entity of that name"),
         (replace_agent, "has replaced an agent"),

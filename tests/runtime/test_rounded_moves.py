@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis import Agent, Client, Entity, Simulation, World
+from metropolis import Agent, Client, Entity, Simulation, World, verify
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import MANHATTAN, Metric
+from metropolis.runtime.checks.check_world import findings
 from metropolis.runtime.replays.modes import MODES
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet
@@ -75,6 +77,23 @@ def check(world: Line) -> None:
     assert conservative.history_sha256 == expected.history_sha256
     for mode in MODES:  # positions of traces are rounded once more
         assert replay(expected.trace, mode, Setting.of(expected.trace.meta, FLEET)).calls
+
+
+def test_steps_that_are_rounded_up_are_verified(tmp_path: Path) -> None:
+    """0.2 + 0.1 is further from 0.2 than 0.1."""
+
+    class Rises(Line):
+        def resolve(self, cluster: Any) -> None:
+            for member in cluster:
+                member.move((member.position[0] + self.max_velocity, 0))
+
+    world = Rises(0.1, 1, 4)
+    run(world, "out_of_order", out=tmp_path / "run")
+    agents = [Still("still"), Walker("walker")]
+    assert verify(tmp_path / "run", Rises(0.1, 1, 4), agents).complete
+    author = Scripted(lambda request, random: "yes").author
+    found = findings(Rises(0.1, 1, 4), agents, author=author, seeds=[0], steps=5, schedules=1)
+    assert {finding.kind for finding in found} <= {"space"}
 
 
 @pytest.mark.parametrize(("velocity", "radius", "apart"), [(0.1, 1, 5), (1 / 3, 5 / 3, 7)])

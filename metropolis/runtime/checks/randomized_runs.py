@@ -174,7 +174,7 @@ class Trial:
             return NativeController.of_rule(
                 self._rule,
                 world.metric,
-                world.max_velocity,
+                world.reach.rounded_velocity,
                 nodes.positions,
                 steps,
                 steps=nodes.steps,

@@ -59,6 +59,8 @@ class RunResult:
     makespan_s: float
     """On the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
     wall_s: float
+    resumed: bool
+    """Whether this start has continued the run, so that `makespan_s` has gaps."""
     recorded: RunTrace = field(repr=False)
     """The trace, not yet assembled."""
 

@@ -217,6 +217,7 @@ class Simulation:
             simulated=self._clock.virtual is not None,
             makespan_s=self._clock.now_s(),
             wall_s=self._clock.wall_s,
+            resumed=configuration.resume,
             recorded=self._recording.trace(generated=self._generated),
         )
 

@@ -67,7 +67,11 @@ def edited(
             returned.close()
         raise MetropolisError("the edit is an async function or a generator; use a plain function")
     _check(moment, world, people, checkpoint)
-    for agent in people.values():
+    for name, agent in people.items():
+        if agent.name != name:
+            raise MetropolisError(
+                f"the edit renames the agent {name!r} to {cut(agent.name)}; agents keep their names"
+            )
         check_names(agent)
     minds_now, now = _minds(people.values()), moment.entities
     names = {name for name in people if minds[name] != minds_now[name]}
