@@ -204,6 +204,7 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
     assert re.fullmatch(r"metropolis: the budget is exhausted: .*metropolis resume here\n", err)
     stopped = json.loads(out)
     assert 0 < stopped["steps"] < STEPS
+    assert stopped["makespan_note"] == "steps that are not in the history included"
     journal = Path("here/journal.jsonl").read_text().splitlines()[1:]
     answers = [json.loads(line)["is"]["completion"] for line in journal]
     prompt = sum(answer["prompt_tokens"] for answer in answers)
@@ -216,8 +217,11 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
     status, _, err = run("resume", "here", "--quiet")
     assert (status, "the budget is exhausted" in err) == (3, True)
     assert Path("here/journal.jsonl").read_text().splitlines()[1:] == journal
-    resumed = summary(run, "resume", "here", "--quiet", *larger)
-    assert resumed["history_sha256"] == uninterrupted["history_sha256"]
+    for _ in range(2):  # the second one has nothing left to do
+        resumed = summary(run, "resume", "here", "--quiet", *larger)
+        assert resumed["history_sha256"] == uninterrupted["history_sha256"]
+        assert resumed["makespan_note"] == "reused answers aside"
+    assert uninterrupted["makespan_note"] is None
 
 
 def test_a_world_that_has_moved_is_named(run: Run) -> None:
