@@ -40,9 +40,9 @@ def make(*, agents, seed):
 """
 
 
-def check(path: Path) -> subprocess.CompletedProcess[str]:
+def check(path: Path, code: str = CODE) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", CODE, f"{path}", "--seeds", "1"],
+        [sys.executable, "-c", code, f"{path}", "--seeds", "1"],
         capture_output=True,
         text=True,
         check=False,
@@ -80,8 +80,55 @@ def test_a_world_that_fails_with_other_hashes(tmp_path: Path) -> None:
     path.write_text("import os\n" + fails + SOURCE.replace("NUMBER", "1"))
     result = check(path)
     assert result.returncode == 1, result.stderr
-    assert "it ends with an error: " in result.stdout
-    assert "no luck" in result.stdout
+    assert re.fullmatch(
+        "hashes: seed 0, lockstep fails in a process in which texts have other hashes, and not in "
+        "this one: .*moody.py:3: ValueError: no luck.*\n",
+        result.stdout,
+    ), result.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("os._exit(0)", "it ended with exit status 0"),
+        ("subprocess.Popen(['sleep', '60'])", None),  # which nobody waits for
+        ("input()", ".*EOFError.*"),
+    ],
+)
+def test_a_process_that_goes_wrong(line: str, reason: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "moody.py"
+    head = f"import os, subprocess\nif os.environ['PYTHONHASHSEED'] != '0':\n    {line}\n"
+    path.write_text(head + SOURCE.replace("NUMBER", "1"))
+    result = check(path)
+    assert result.returncode == (reason is not None), result.stdout + result.stderr
+    if reason is not None:
+        assert re.search(f"and not in this one: {reason}\n", result.stdout), result.stdout
+
+
+def test_a_beginning_that_depends_on_hashes(tmp_path: Path) -> None:
+    path = tmp_path / "moody.py"
+    kept = """
+    def reset(self, *, seed, options):
+        sky = Entity("sky", (0, 0), "sky", {"mood": hash("glad")})
+        return [*super().reset(seed=seed, options=options), sky]
+
+def make("""
+    path.write_text("from metropolis import Entity\n" + SOURCE.replace("\ndef make(", kept))
+    path.write_text(path.read_text().replace("NUMBER", "1"))
+    result = check(path)
+    assert result.returncode == 1, result.stderr
+    assert "have other hashes: the beginning, " in result.stdout
+    assert "'sky'" in result.stdout
+
+
+def test_a_world_whose_modules_the_script_has_found(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "numbers_of_mine.py").write_text("NUMBER = 1\n")
+    path = tmp_path / "moody.py"
+    path.write_text("from numbers_of_mine import NUMBER\n" + SOURCE)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'lib')!r}); {CODE}"
+    result = check(path, code)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_an_unsound_world(monkeypatch: pytest.MonkeyPatch) -> None:

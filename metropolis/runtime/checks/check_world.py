@@ -20,14 +20,13 @@ import gymnasium
 from metropolis.llm.backends.scripted import Author
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.checks.mutation_check import Watch, global_draws
-from metropolis.runtime.checks.other_hashes import records_with_other_hashes
+from metropolis.runtime.checks.other_hashes import as_read, records_with_other_hashes
 from metropolis.runtime.checks.randomized_runs import (
     Trial,
     WatchedWorld,
     checked_start,
     difference,
 )
-from metropolis.runtime.folder.history import line_of, record_of
 from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
@@ -246,7 +245,7 @@ class _Check:
             lockstep(),
             orders=orders,
         )
-        self._compare_hashes(expected)
+        self._compare_hashes(beginning, expected)
         for name, rule in rules.items():
             for number in range(self._schedules):
                 what = f"out of order ({name}, schedule {number})"
@@ -277,19 +276,21 @@ class _Check:
         if found is not None:
             self._note(kind, f"{what} differs from lockstep: {found}")
 
-    def _compare_hashes(self, expected: list[StepRecord]) -> None:
+    def _compare_hashes(self, beginning: Start, expected: list[StepRecord]) -> None:
         if self._has_serious_finding or self.in_other_process is None:
             return
+        where = "in a process in which texts have other hashes"
         try:
             records = self.in_other_process()
-            found = difference([record_of(line_of(one)) for one in expected], records)
         except MetropolisError as error:
-            found = f"{error}"
-        if found is not None:
+            self._note("hashes", f"lockstep fails {where}, and not in this one: {error}")
+            return
+        if found := difference(as_read(beginning, expected), records):
+            found = found.replace("step -1, ", "the beginning, ")
             self._note(
                 "hashes",
-                f"lockstep differs in a process in which texts have other hashes: {found}; sort "
-                "sets before their order matters, and use no `hash()` of a text",
+                f"lockstep differs {where}: {found}; sort sets before their order matters, and use "
+                "no `hash()` of a text",
             )
 
     def _resume(self, beginning: Start, expected: list[StepRecord]) -> None:

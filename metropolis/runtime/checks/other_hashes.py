@@ -17,48 +17,66 @@ from typing import Any
 from metropolis.rules.rules import lockstep
 from metropolis.runtime.checks.randomized_runs import Trial, checked_start
 from metropolis.runtime.folder.history import line_of, record_of
+from metropolis.runtime.live.stored import Start
 from metropolis.types import MetropolisError, Step
 from metropolis.world.record import StepRecord
 from metropolis.world.scenario import make_scenario
+from metropolis.world.user_errors import explanation_of
 
 
 def records_with_other_hashes(
     name: str, agents: int | None, seed: int, steps: Step
 ) -> list[StepRecord]:
-    """The history of the world `name` in lockstep; actions have the types of JSON.
+    """The beginning and the history of the world `name` in lockstep; see `as_read`.
 
-    Raises MetropolisError if the other process fails.
+    Other seeds have other hashes. Raises MetropolisError if the other process fails.
     """
-    hashes = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    hashes = str(seed % 1_000_000 + 1)
+    if hashes == os.environ.get("PYTHONHASHSEED"):
+        hashes = "0"
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "history"
-        run = {"name": name, "agents": agents, "seed": seed, "steps": steps}
-        ended = subprocess.run(
-            [sys.executable, "-P", "-m", __name__, path, json.dumps(run)],
-            env={**os.environ, "PYTHONHASHSEED": hashes},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if ended.returncode:
-            last = (ended.stderr.splitlines() or [f"exit status {ended.returncode}"])[-1]
-            raise MetropolisError(f"it ends with an error: {last}")
-        return [record_of(line) for line in path.read_bytes().splitlines()]
+        history, failure = Path(folder) / "history", Path(folder) / "failure"
+        run = {"name": name, "agents": agents, "seed": seed, "steps": steps, "path": sys.path}
+        with open(failure, "wb") as errors:  # a pipe would be waited for, if the world keeps it
+            ended = subprocess.run(
+                [sys.executable, "-P", "-m", __name__, history, json.dumps(run)],
+                env={**os.environ, "PYTHONHASHSEED": hashes},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                check=False,
+            )
+        if not history.exists():
+            said = failure.read_text(errors="replace").splitlines()
+            reason = said[-1] if said else f"it ended with exit status {ended.returncode}"
+            raise MetropolisError(reason)
+        return [record_of(line) for line in history.read_bytes().splitlines()]
+
+
+def as_read(beginning: Start, records: list[StepRecord]) -> list[StepRecord]:
+    """A history as it is read from a file: actions have the types of JSON.
+
+    Its first record, of step -1, has what the world begins with.
+    """
+    entities = {entity.name: entity for entity in beginning.entities}
+    first = StepRecord(-1, {}, dict(sorted(entities.items())), beginning.events)
+    return [record_of(line_of(record)) for record in (first, *records)]
 
 
 def main(path: str, run: str) -> None:
     """Write the history to `path`; `run` has the arguments above as JSON."""
     of: dict[str, Any] = json.loads(run)
+    sys.path[:] = of["path"]
     try:
         scenario = make_scenario(of["name"], agents=of["agents"], seed=of["seed"])
         start = checked_start(scenario, of["seed"], {})
         records = Trial(scenario, start, lockstep(), of["seed"]).run(of["steps"])
-    except MetropolisError as error:
-        raise SystemExit(f"{error}") from error
-    Path(path).write_bytes(b"".join(line_of(record) + b"\n" for record in records))
+    except Exception as error:
+        raise SystemExit(explanation_of(error) or f"{error}") from error
+    lines = b"".join(line_of(record) + b"\n" for record in as_read(start, records))
+    unfinished = Path(f"{path}.unfinished")
+    unfinished.write_bytes(lines)
+    unfinished.rename(path)
 
 
 if __name__ == "__main__":
