@@ -1,4 +1,4 @@
-"""A village green, where a rumour grows from mouth to mouth."""
+"""A village green, where a rumour grows as it is passed on."""
 
 from dataclasses import dataclass
 from random import Random
