@@ -189,7 +189,8 @@ class Invocations:
     def assign(self, task: asyncio.Task[Any], invocation: Invocation) -> None:
         """Note that `invocation` created `task`."""
         self._of[task] = invocation
-        task.add_done_callback(self._forget)
+        # Not the task's own method, which records that the creator waits for the task.
+        asyncio.Task.add_done_callback(task, self._forget)
 
     def of_task(self, task: asyncio.Task[Any] | None) -> Invocation | None:
         """The invocation that `task` is in."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import pytest
 
 from metropolis import Client, Scenario, Simulation, make_scenario
@@ -18,7 +19,9 @@ from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.journal import Key, key_of
 from metropolis.maps.town import alderbrook
 from metropolis.runtime.live.result import RunResult
-from metropolis.trace.schema import Trace
+from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.virtual import VirtualInstances
+from metropolis.trace.schema import Calls, Trace
 from metropolis.world.saving import save
 from metropolis.world.transaction import Member
 from metropolis.worlds.smallville import (
@@ -73,6 +76,26 @@ def lived(seed: int, mode: str = "lockstep", fails: str = "") -> tuple[RunResult
 @pytest.fixture(scope="module")
 def noon() -> tuple[RunResult, Shuffled]:
     return lived(0)
+
+
+def test_what_calls_wait_for_does_not_depend_on_latency() -> None:
+    """Turns that are prepared early, or late, are not waited for until their speaker's turn."""
+
+    def calls_on(instances: int, mode: str) -> Calls:
+        scenario = make_scenario("smallville", agents=AGENTS)
+        world = SmallVille(
+            alderbrook().map, town_profiles()[:AGENTS], start=datetime(2023, 2, 13, 12)
+        )
+        fleet = SimulatedFleet.uniform("llama-3-8b/l4", instances)
+        client = Client(VirtualInstances(Scripted(scenario.author), fleet))
+        return Simulation(world, scenario.agents, client, mode=mode).run(STEPS).trace.calls
+
+    expected = calls_on(1, "lockstep")
+    assert len(expected) > 500
+    for instances, mode in ((8, "out_of_order"), (8, "optimistic")):
+        found = calls_on(instances, mode)
+        for name in ("step", "agent", "function", "parent_offsets", "parents"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name)), (mode, name)
 
 
 async def one_by_one(*coroutines: Awaitable[Any]) -> list[Any]:
