@@ -180,11 +180,19 @@ def test_who_is_on_the_way_to_bed_sleeps_there(source: Path, tmp_path: Path) -> 
 def test_a_conversation_ends(source: Path, tmp_path: Path) -> None:
     path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
     talk = {"act_description": "conversing about tea", "chatting_with": "Ben Birch"}
+    talk |= {"curr_tile": [2, 4]}
     path.write_text(json.dumps(SCRATCH | STOPPED | talk))
     assert run_import(source, tmp_path / "town").exit_code == 0
     scenario = make_scenario(str(tmp_path / "town"))
     bodies = {body.name: body for body in scenario.world.reset(seed=0, options={})}
-    assert "conversing" not in bodies["Ann Ash"]["doing"]
+    ann = bodies["Ann Ash"]
+    assert (ann["doing"], ann["asleep"], ann.position) == ("idle", False, (2, 4))
+    assert not scenario.agents[0].abed
+    client = Client(Scripted(scenario.author))
+    result = Simulation(scenario.world, scenario.agents, client).run(2)
+    assert scenario.agents[0].activity.what, "she has begun something"
+    assert not any("Ann Ash is sleeping" in node.text for node in scenario.agents[1].memory.nodes)
+    assert result.steps == 2
 
 
 def test_a_relation_that_is_known_from_a_chat_is_no_further_memory(

@@ -34,7 +34,7 @@ class Past:
     """The plan of the day of step 0; None: it is made at the first step."""
     activity: Activity | None = None
     doing: Doing | None = None
-    """What the others see of the activity; None: the resident is asleep."""
+    """What the others see; None: the resident is asleep."""
     at: Tile | None = None
     """The tile at step 0; None: that of the profile."""
 

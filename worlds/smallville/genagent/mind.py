@@ -19,7 +19,7 @@ from metropolis.trace.importers.genagent import CLOCK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
 from metropolis.worlds.smallville.geography import Tile
-from metropolis.worlds.smallville.memory import Node, created
+from metropolis.worlds.smallville.memory import IDLE, Node, created
 from metropolis.worlds.smallville.past import Past
 from metropolis.worlds.smallville.planning import TO_BED, is_sleep
 from metropolis.worlds.smallville.state import DAY_S, MINUTE_S, Activity, Day, Task
@@ -160,13 +160,13 @@ def schedule_of(scratch: Fields, field: str) -> list[Task]:
 
 def _activity(
     scratch: Fields, grid: GridMap, now: datetime, at: Tile
-) -> tuple[Activity | None, Doing | None]:
+) -> tuple[Activity | None, Doing]:
     """The current activity; it is carried on where it is if the person has arrived.
 
-    None: there is none, or it is a conversation, which ends here.
+    None: there is none, or it is a conversation, which ends here. The person is then idle.
     """
     if scratch.content.get("act_description") is None or scratch.content.get("chatting_with"):
-        return None, None
+        return None, Doing(IDLE, place=grid.arena_names[grid.arenas[at[1], at[0]]])
     what = scratch.text("act_description")
     found = _DETAILED.fullmatch(what)
     what = found[2] if found else what
