@@ -177,6 +177,18 @@ def test_who_is_on_the_way_to_bed_sleeps_there(source: Path, tmp_path: Path) -> 
     assert ann.abed
 
 
+def test_people_are_at_the_time_of_the_simulation(source: Path, tmp_path: Path) -> None:
+    path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
+    late = {"curr_time": "February 14, 2023, 19:30:00"}
+    path.write_text(json.dumps(SCRATCH | STOPPED | late))
+    result = run_import(source, tmp_path / "town")
+    assert isinstance(result.exception, MetropolisError)
+    assert "curr_time is 'February 14, 2023, 19:30:00'; it should be the time of the simu" in str(
+        result.exception
+    )
+    assert not (tmp_path / "town").exists()
+
+
 def test_a_conversation_ends(source: Path, tmp_path: Path) -> None:
     path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
     talk = {"act_description": "conversing about tea", "chatting_with": "Ben Birch"}

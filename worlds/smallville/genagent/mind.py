@@ -110,6 +110,8 @@ def past_of(
     )
     if not stopped:
         return past
+    if abs(_moment(scratch, "curr_time", CLOCK) - now) > timedelta(hours=1):
+        raise scratch.wrong("curr_time", f"the time of the simulation (reverie/meta.json), {now}")
     now_s = round((now - _midnight(now)).total_seconds())
     at = _tile(scratch, "curr_tile", grid)
     if grid.walls[at[1], at[0]]:
