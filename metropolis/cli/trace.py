@@ -131,9 +131,10 @@ def _print_summary(summary: Summary) -> None:
             f" and day; {summary.active_share:.1%} of agent-steps make any",
         ),
         (
-            "chain length",
-            f"mean {summary.chain_length_mean:.1f}, median {summary.chain_length_median:g},"
-            f" longest {summary.chain_length_max}",
+            "calls per active agent-step",
+            f"mean {summary.calls_per_active_step_mean:.1f},"
+            f" median {summary.calls_per_active_step_median:g},"
+            f" most {summary.calls_per_active_step_max}",
         ),
     ):
         facts.add_row(name, value)

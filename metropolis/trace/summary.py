@@ -24,7 +24,7 @@ class FunctionSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of a trace. A chain is all calls of an agent-step that makes any."""
+    """Statistics of a trace. An agent-step is active if it makes calls."""
 
     name: str
     agents: int
@@ -44,9 +44,9 @@ class Summary:
     prompt_tokens_mean: float
     output_tokens_mean: float
     calls_per_agent_day: float
-    chain_length_mean: float
-    chain_length_median: float
-    chain_length_max: int
+    calls_per_active_step_mean: float
+    calls_per_active_step_median: float
+    calls_per_active_step_max: int
     active_share: float
     """Share of agent-steps that make a call."""
     stationary_share: float
@@ -70,8 +70,8 @@ def summarise(trace: Trace) -> Summary:
     edges = np.diff(np.pad(moving, ((1, 1), (0, 0))).astype(np.int8), axis=0)
     begins, ends = np.nonzero(edges.T == 1), np.nonzero(edges.T == -1)
     walk_steps = ends[1] - begins[1]
-    chains = np.diff(trace.call_offsets())
-    chains = chains[chains > 0]
+    per_step = np.diff(trace.call_offsets())
+    active = per_step[per_step > 0]
     hours = trace.steps * meta.step_s / 3600
     first_hour = trace.hour_of_step(0)
     hour = (round(first_hour * 3600) + calls.step * meta.step_s) // 3600
@@ -109,10 +109,10 @@ def summarise(trace: Trace) -> Summary:
         prompt_tokens_mean=_mean(calls.prompt_tokens),
         output_tokens_mean=_mean(calls.output_tokens),
         calls_per_agent_day=len(calls) / trace.agents / hours * 24,
-        chain_length_mean=_mean(chains),
-        chain_length_median=float(np.median(chains)) if len(chains) else 0.0,
-        chain_length_max=int(chains.max(initial=0)),
-        active_share=len(chains) / (trace.steps * trace.agents),
+        calls_per_active_step_mean=_mean(active),
+        calls_per_active_step_median=float(np.median(active)) if len(active) else 0.0,
+        calls_per_active_step_max=int(active.max(initial=0)),
+        active_share=len(active) / (trace.steps * trace.agents),
         stationary_share=1 - _mean(moving),
         walks=len(walk_steps),
         walk_steps_median=float(np.median(walk_steps)) if len(walk_steps) else 0.0,

@@ -48,7 +48,7 @@ def test_import_then_info(tmp_path: Path) -> None:
     assert told["steps"] == 720
     assert told["hours"] == 2
     assert told["calls"] == 3
-    assert told["chain_length_mean"] == 1.5
+    assert told["calls_per_active_step_mean"] == 1.5
     assert told["calls_per_hour"] == {"6": 2, "7": 1, "8": 0}
     assert told["functions"] == [
         {"function": "plan", "calls": 3, "prompt_tokens_mean": pytest.approx(580 / 3),

@@ -32,7 +32,7 @@ def tables_of(me: Resident) -> Tables:
 def _present(me: Resident) -> dict[str, str]:
     activity = me.activity
     texts = {
-        "time": _when(me, me.now_s),
+        "last step": _when(me, me.now_s),
         "activity": activity.what,
         "place": ": ".join(filter(None, (activity.place, activity.thing))),
         "until": _when(me, activity.until_s) if activity.what else "",
