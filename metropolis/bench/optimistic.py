@@ -138,7 +138,11 @@ def command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Measure the mode optimistic on TRACE, a town's day: busy and quiet hour."""
+    """Measure the mode optimistic on TRACE, a town's day: busy and quiet hour.
+
+    Generated calls, also those of a run by the offline author, are generated anew from the seed;
+    recorded calls are kept.
+    """
     base = read_trace(trace)
     if not len(base.calls):
         raise MetropolisError(f"{trace}: holds no calls; `metropolis trace generate` adds some")
