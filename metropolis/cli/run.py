@@ -18,7 +18,13 @@ from metropolis.cli.live import (
     run_scenario,
 )
 from metropolis.cli.run_folders import latest_folder, run_folder
-from metropolis.cli.run_options import STEPS_MAX, RunOptions, absolute_name, refuse_ineffective
+from metropolis.cli.run_options import (
+    DEFAULT_CONCURRENCY,
+    STEPS_MAX,
+    RunOptions,
+    absolute_name,
+    refuse_ineffective,
+)
 from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
@@ -163,7 +169,11 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 )
 @INSTANCE
 @click.option(
-    "--concurrency", type=_COUNT, default=1024, show_default=True, help="Maximum calls in flight."
+    "--concurrency",
+    type=_COUNT,
+    default=DEFAULT_CONCURRENCY,
+    show_default=True,
+    help="Maximum calls in flight.",
 )
 @click.option(
     "--timeout", type=_POSITIVE, default=300, show_default=True, help="Seconds for one answer."

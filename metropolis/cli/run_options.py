@@ -40,6 +40,8 @@ from metropolis.world.user_code import file_of, names_file
 
 STEPS_MAX = 1_000_000_000
 """Of a run; steps are numbers of 32 bits."""
+DEFAULT_CONCURRENCY = 1024
+"""Calls in flight."""
 FIXED_OPTIONS = ("world", "world_option", "agents", "seed")
 """Options that a resumed run cannot change: its history depends on them."""
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from metropolis.addresses import without_secrets
 from metropolis.cli.mode_comparison import Compared, compared
-from metropolis.cli.run_options import RunOptions
+from metropolis.cli.run_options import DEFAULT_CONCURRENCY, RunOptions
 from metropolis.cli.story import WIDTH
 from metropolis.cli.terminal import without_controls
 from metropolis.llm.usage import Usage
@@ -104,6 +104,8 @@ class Summary:
     fleet: str
     profile: str
     instances: int
+    concurrency: int
+    """Maximum calls in flight, which `comparison` does not know."""
     comparison: Sequence[Compared]
     """Always simulated; empty for a run without calls."""
     no_comparison: str | None
@@ -161,6 +163,7 @@ def summary_of(
         fleet=f"{options.fleet}",
         profile=options.fleet.profile_names,
         instances=len(options.fleet),
+        concurrency=options.concurrency,
         comparison=comparison,
         no_comparison=no_comparison,
         compared_from=first,
@@ -241,7 +244,8 @@ def print_summary(run: Summary) -> None:
     if run.reuse and run.reuse["prompt_tokens"]:
         console.print(reuse_note(run.reuse))
     if run.comparison:
-        console.print(f"\n{_comparison_heading(run)}, simulated on {where}:")
+        limit = ", without --concurrency" if run.concurrency != DEFAULT_CONCURRENCY else ""
+        console.print(f"\n{_comparison_heading(run)}, simulated on {where}{limit}:")
         print_whole(_comparison_table(run.comparison), console)
     if run.no_comparison:
         console.print(f"\n{run.no_comparison}")

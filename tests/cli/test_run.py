@@ -49,6 +49,12 @@ def test_what_a_mode_took_live_is_what_its_replay_takes(run: Run) -> None:
         assert row["makespan_sim_s"] == pytest.approx(live["makespan_s"], rel=1e-9)
 
 
+def test_a_comparison_says_that_it_ignores_the_limit_of_calls(run: Run) -> None:
+    for options, is_said in ((("--concurrency", "2"), True), ((), False)):
+        _, out, _ = run("meadow.py", "--steps", "4", "--quiet", *options)
+        assert ("without --concurrency:" in " ".join(out.split())) is is_said
+
+
 def test_instances_may_differ_and_be_others_after_a_resume(
     run: Run, uninterrupted: dict[str, Any]
 ) -> None:
