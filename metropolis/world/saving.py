@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, time
 from functools import cache, cached_property
 from inspect import getattr_static
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -119,9 +119,16 @@ def check_saved(agent: Agent, saved: Any, *, exact: bool = False) -> None:
         if not _is_same(value, again, exact):
             raise MetropolisError(
                 f"the field {each.name!r} of the agent {agent.name!r} ({type(agent).__name__}) is "
-                f"{cut(value, 60)} and would be restored as {cut(again, 60)}; values should have "
-                "the type of their field, which names that of its items, as in dict[int, str]"
+                f"{_shown(value)} and would be restored as {_shown(again)}; values should have the "
+                "type of their field, which names that of its items, as in dict[int, str] or "
+                "numpy.typing.NDArray[numpy.int32]"
             )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    return cut(value, 60)
 
 
 def check_names(agent: Agent) -> None:
@@ -322,7 +329,20 @@ def _fields(kind: type[Agent], agent: str) -> dict[str, Any]:
             f"the agent {agent!r} ({kind.__name__}) cannot be saved ({error}); the types of its "
             "fields should be defined in its module at run time, not only for type checkers"
         ) from error
-    return {f.name: hints[f.name] for f in fields(kind) if not f.name.startswith("_")}
+    saved = {f.name: hints[f.name] for f in fields(kind) if not f.name.startswith("_")}
+    for name, of in saved.items():
+        if _has_tuple_keys(of):
+            raise MetropolisError(
+                f"the field {name!r} of the agent {agent!r} ({kind.__name__}) has tuples as keys "
+                f"({of}), which cannot be saved; keys should be texts, numbers or dates"
+            )
+    return saved
+
+
+def _has_tuple_keys(kind: Any) -> bool:
+    parts = get_args(kind)
+    is_mapping = isinstance(origin := get_origin(kind), type) and issubclass(origin, Mapping)
+    return (is_mapping and get_origin(parts[0]) is tuple) or any(map(_has_tuple_keys, parts))
 
 
 def _encode(value: Any) -> Any:

@@ -134,9 +134,21 @@ class Holder(Agent):
     proceed = Nothing.proceed
 
 
+@dataclass
+class Mapper(Agent):
+    name: str
+    places: list[dict[tuple[int, int], str]] = field(default_factory=list)
+    proceed = Nothing.proceed
+
+
 @pytest.mark.parametrize(
     ("agent", "sentence"),
     [
+        (
+            Mapper("ann"),  # though there is none yet
+            r"^the field 'places' of the agent 'ann' \(Mapper\) has tuples as keys \(list\[dict\["
+            r"tuple\[int, int\], str\]\]\), which cannot be saved; keys should be texts, numbers or",
+        ),
         (
             Nothing(),
             r"^the agent 'ann' \(Nothing\) cannot be saved; make it a dataclass, or define save\(\)"
@@ -296,7 +308,13 @@ def test_arrays_keep_the_type_of_their_numbers_or_are_refused() -> None:
     assert agent.total == 0  # a cached property is no state
     check_saved(agent, save(agent))
     agent.any = np.zeros(2, np.float32)
-    with pytest.raises(MetropolisError, match=r"the field 'any' of the agent 'ann' .* would be re"):
+    with pytest.raises(
+        MetropolisError,
+        match=(
+            r"the field 'any' of the agent 'ann' .* is an array of float32 of shape \(2,\) and would be "
+            r"restored as an array of float64 of shape \(2,\); .* or numpy.typing.NDArray\[numpy.int32\]"
+        ),
+    ):
         check_saved(agent, save(agent))
 
 
