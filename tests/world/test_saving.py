@@ -147,7 +147,7 @@ class Mapper(Agent):
         (
             Mapper("ann"),  # though there is none yet
             r"^the field 'places' of the agent 'ann' \(Mapper\) has tuples as keys \(list\[dict\["
-            r"tuple\[int, int\], str\]\]\), which cannot be saved; keys should be texts, numb",
+            r"tuple\[int, int\], str\]\]\), which cannot be saved; keys should be texts,",
         ),
         (
             Nothing(),
