@@ -311,8 +311,8 @@ def test_arrays_keep_the_type_of_their_numbers_or_are_refused() -> None:
     with pytest.raises(
         MetropolisError,
         match=(
-            r"the field 'any' of the agent 'ann' .* is an array of float32 of shape \(2,\) and would "
-            r"be restored as an array of float64 of shape \(2,\); .* or numpy.typing.NDArray"
+            r"the field 'any' of the agent 'ann' .* is an array of float32 of shape \(2,\) and "
+            r"would be restored as an array of float64 of shape \(2,\); .* or numpy.typing.NDArray"
         ),
     ):
         check_saved(agent, save(agent))
