@@ -62,7 +62,10 @@ class Transaction:
         return list(self)
 
     def end(self) -> None:
-        """Drop the members, which refer back: the garbage collector would have to find them."""
+        """Drop the members, which refer back: the garbage collector would have to find them.
+
+        Afterwards members refuse to act.
+        """
         self._members.clear()
 
 
@@ -134,6 +137,7 @@ class Member(View):
             raise MetropolisError(
                 f"{self._prefix()} removes {entity!r}, an agent's body; only things can be removed"
             )
+        self._check_open()
         self._transaction.writes[entity] = None
 
     def emit(self, kind: str, position: Position | None = None, /, **data: Any) -> None:
@@ -141,6 +145,7 @@ class Member(View):
         place = self.position if position is None else checked_position(position, kind)
         self._check_place(place)
         self._check_write(f"the event {kind!r}", place)
+        self._check_open()
         self._transaction.events.append(Event(self.step, self.name, place, kind, data))
 
     async def ask(self, other: str, question: Any) -> Any:
@@ -151,6 +156,7 @@ class Member(View):
         """
         if not isinstance(other, str):
             raise MetropolisError(f"{self._prefix()} asks {cut(other)}; give an agent's name")
+        self._check_open()
         partner = self._transaction[other]
         limit = self._reach.joint_radius
         if not self._reach.metric.perceives(self.position, partner.position, limit):
@@ -215,7 +221,15 @@ class Member(View):
         limit = self._reach.max_velocity + rounding
         return self._reach.metric.within(self.position, position, 0, limit)
 
+    def _check_open(self) -> None:
+        if self.name not in self._transaction:
+            raise MetropolisError(
+                f"{self._prefix()} acts after its step: World.resolve should wait for the tasks "
+                "that it starts, and keep no member"
+            )
+
     def _put(self, entity: Entity) -> None:
+        self._check_open()
         self._transaction.writes[entity.name] = entity
 
 

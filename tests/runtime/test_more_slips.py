@@ -146,3 +146,17 @@ def test_a_run_with_another_seed_cannot_be_resumed(tmp_path: Path) -> None:
     sentence = "run.json: holds a run of the world 'room' with seed 0; it cannot be resumed as 'ro"
     with pytest.raises(MetropolisError, match=f"{sentence}om' with seed 1"):
         Simulation(Room(), people(), out=tmp_path / "run", resume=True, seed=1)
+
+
+@pytest.mark.parametrize("mode", ["lockstep", "out_of_order", "optimistic"])
+def test_members_act_in_their_step_only(mode: str) -> None:
+    kept: list[Any] = []
+
+    class Keeps(Room):
+        def resolve(self, cluster: Any) -> None:
+            if kept and cluster.step == 1:
+                kept[0].write(late=True)
+            kept.extend(cluster)
+
+    with pytest.raises(MetropolisError, match="step 0, .* acts after its step: World.resolve shou"):
+        Simulation(Keeps(), people(), mode=mode).run(3)
