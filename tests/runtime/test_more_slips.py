@@ -158,5 +158,5 @@ def test_members_act_in_their_step_only(mode: str) -> None:
                 kept[0].write(late=True)
             kept.extend(cluster)
 
-    with pytest.raises(MetropolisError, match="step 0, .* acts after its step; World.resolve shou"):
+    with pytest.raises(MetropolisError, match=r"step 0, .* acts after its step; World\.resolve"):
         Simulation(Keeps(), people(), mode=mode).run(3)
