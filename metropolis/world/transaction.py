@@ -224,8 +224,8 @@ class Member(View):
     def _check_open(self) -> None:
         if self.name not in self._transaction:
             raise MetropolisError(
-                f"{self._prefix()} acts after its step; World.resolve should wait for its tasks and "
-                "keep no member"
+                f"{self._prefix()} acts after its step; World.resolve should wait for its tasks, "
+                "and keep no member"
             )
 
     def _put(self, entity: Entity) -> None:
