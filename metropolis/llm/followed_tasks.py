@@ -50,8 +50,7 @@ class FollowedTask(asyncio.Task[Any]):
             return (yield from super().__await__())
         finally:
             if waiting is not None and super().done():
-                self.strand.end()
-                waiting.join(self.strand)
+                self._join(waiting)
 
     __iter__ = __await__
 
@@ -81,9 +80,9 @@ class FollowedTask(asyncio.Task[Any]):
             strand = runs.strand if isinstance(runs, FollowedTask) else None
             self.strand.enter_group(weakref.ref(owner), strand)
         elif not isinstance(owner, asyncio.Task) and (waiting := _running_strand()) is not None:
+            waiting.catch_up()
             if super().done():
-                self.strand.end()
-                waiting.join(self.strand)
+                self._join(waiting)
             else:
                 self._watchers = [*(self._watchers or ()), (fn, waiting)]
 
@@ -96,8 +95,12 @@ class FollowedTask(asyncio.Task[Any]):
     def _observe(self) -> None:
         if super().done() and (waiting := _running_strand()) is not None:
             waiting.catch_up()
-            self.strand.end()
-            waiting.join(self.strand)
+            self._join(waiting)
+
+    def _join(self, waiting: Strand) -> None:
+        """Record that the task of `waiting` has waited for this one, which is done."""
+        self.strand.end()
+        waiting.join(self.strand)
 
     def end(self) -> None:
         """Record that the task is done."""

@@ -11,6 +11,7 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store.base import FencedOutError, RunInfo, Server, StoreError
+from metropolis.store.check_late_commits import LATE_COMMIT_CHECKS
 from metropolis.store.check_retraction import RETRACTABLE, RETRACTION_CHECKS
 from metropolis.store.checked_run import (
     AGENTS,
@@ -206,18 +207,6 @@ def _check_commits(run: CheckedRun) -> None:
     run.require({name: counts.get(name) for name in expected} == expected, f"counts {dict(counts)}")
 
 
-def _check_late_commit(run: CheckedRun) -> None:
-    run.step(0)
-    run.dispatch((1, (0,)))
-    late, _ = run.claim("first", 0), run.claim("first", 0)  # which may change its copy of the mind
-    run.dispatch((0, (1,)))
-    run.claim("other")
-    for _ in range(2):
-        run.require(run.commit(late), "refuses a late commit of an unclaimed cluster")
-    run.dispatch((2, (0,)))
-    run.require(run.claim().minds != {}, "does not send a mind that a worker may have changed")
-
-
 def _check_lookahead(run: CheckedRun) -> None:
     run.step(1, 1)
     ahead = {0: Lookahead(3, (0, 0), 20.0)}
@@ -389,8 +378,8 @@ CHECKS = (
     _check_minds,
     _check_slice,
     _check_commits,
-    _check_late_commit,
     _check_lookahead,
+    *LATE_COMMIT_CHECKS,
     _check_acknowledgements,
     _check_answers,
     _check_world,

@@ -200,8 +200,10 @@ class RunState:
         Returns whether the next step is dispatched.
         """
         step, agents = execution.step, execution.agents
-        # A worker whose claim has expired may have claimed the cluster again, and changed its copy.
-        home = worker if self.holds(name, number) else None
+        # A worker whose claim has expired may have claimed the cluster again, and changed its copy;
+        # so may one that continues such a claim.
+        is_late = not self.holds(name, number) or self.homes.get(agents[0]) == (number, None)
+        home = None if is_late else worker
         self.withdraw(name)
         self.state.commit(step, execution.writes, execution.events)
         self.acknowledged += 1

@@ -13,7 +13,7 @@ import pytest
 
 from metropolis.llm import LLM, Client
 from metropolis.llm.base import Completion, Request
-from metropolis.llm.call_log import CallLog, Strand, in_strand
+from metropolis.llm.call_log import CallLog, CallRecord, Strand, in_strand
 from metropolis.llm.followed_tasks import follow_tasks
 from tests.llm.fakes import Fake
 from tests.llm.virtual_loop import run_virtually
@@ -138,19 +138,39 @@ async def a_group_filled_from_outside(llm: LLM) -> None:
     await named(llm, "e")
 
 
-async def an_event_between(llm: LLM) -> None:
-    event = asyncio.Event()
+def an_event_between(
+    wait: Callable[[asyncio.Task[Any]], Awaitable[Any]],
+) -> Callable[[LLM], Awaitable[None]]:
+    async def proceed(llm: LLM) -> None:
+        event = asyncio.Event()
 
-    async def set_event() -> None:
-        await named(llm, "a")
-        event.set()
+        async def set_event() -> None:
+            await named(llm, "a")
+            event.set()
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(set_event())
-        slow = group.create_task(chain(llm, *["slow"] * 3))
-        await event.wait()
-        await slow
-        await named(llm, "b")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(set_event())
+            slow = group.create_task(chain(llm, *["slow"] * 3))
+            await event.wait()
+            await wait(slow)
+            await named(llm, "b")
+
+    return proceed
+
+
+async def poll(task: asyncio.Task[Any]) -> None:
+    while not task.done():
+        await asyncio.sleep(0.01)
+
+
+WAITS: list[Callable[[asyncio.Task[Any]], Any]] = [
+    lambda task: task,
+    lambda task: asyncio.gather(task),
+    lambda task: asyncio.wait([task]),
+    lambda task: asyncio.wait_for(task, 1000),
+    asyncio.shield,
+    poll,
+]
 
 
 async def named(llm: LLM, function: str) -> None:
@@ -177,7 +197,7 @@ async def named(llm: LLM, function: str) -> None:
         (gathered, dict.fromkeys("abcd", "") | {"e": "a, d", "f": "b, c, e"}),
         (a_member_that_begins_others, {"a": "", "b": "", "c": "b", "d": "a, c"}),
         (a_group_filled_from_outside, dict.fromkeys("abc", "") | {"d": "a, c", "e": "b, d"}),
-        (an_event_between, {"a": "", "chat": "chat", "b": "a, chat"}),
+        *((an_event_between(wait), {"a": "", "chat": "chat", "b": "a, chat"}) for wait in WAITS),
     ],
 )
 def test_parents_of_calls_in_groups_do_not_depend_on_latency(
@@ -193,6 +213,29 @@ def test_parents_of_calls_in_groups_do_not_depend_on_latency(
 
     for seed in range(20):
         assert run(parents, Uneven(seed)) == expected
+
+
+def test_calls_of_another_step_are_no_parents() -> None:
+    """A task that an agent keeps, against the rules, has calls of another log."""
+
+    async def main() -> list[CallRecord]:
+        follow_tasks(asyncio.get_running_loop())
+        kept: list[asyncio.Task[Any]] = []
+        for step in (0, 1):
+            log = CallLog()
+            log.clock = log.instant = asyncio.get_running_loop().time
+            llm = LLM(Client(Fake()), agent=3, step=step, seed=7, log=log, program="ann")
+            with in_strand(log.strand()):
+                if step:
+                    await named(llm, "b")
+                    await asyncio.gather(*kept)
+                    await named(llm, "c")
+                else:
+                    kept.append(asyncio.create_task(chain(llm, "a", "a", "a")))
+        return llm.calls
+
+    calls = run_virtually(main())
+    assert [(call.function, call.parents) for call in calls] == [("b", ()), ("c", ((3, 0),))]
 
 
 def test_strands_are_freed_without_the_collector() -> None:

@@ -198,9 +198,8 @@ def test_a_run_under_way_and_one_in_a_store_are_forked(tmp_path: Path, stored: b
     for record in steps:
         if record.step == 12:
             town.fork(tmp_path / "origin", tmp_path / "branch", at=10, replay_llm=True)
-    branch = town.run(
-        tmp_path / "branch", resume=True, store=None if stored else "embedded", workers=2
-    )
+    how: dict[str, Any] = {} if stored else {"store": "embedded", "workers": 2}
+    branch = town.run(tmp_path / "branch", resume=True, **how)
     assert origin.result().history_sha256 == whole
     assert branch.run(STEPS).history_sha256 == whole
     assert branch.result().trace.positions.shape == origin.result().trace.positions.shape

@@ -13,9 +13,10 @@ local id, text, claim = take(), take(), take()
 local lease, known_until, acknowledgement = take_number(), take_number(), take()
 local members = words(text)
 local step = table.remove(members, 1)
-local mine, due = true, true
+local mine, due, stale = true, true, false
 for _, home in ipairs(get_all(run .. 'homes', members)) do
   mine = mine and (home == claim or home == claim .. LATE)
+  stale = stale or home == claim .. LATE -- it continues a late commit
 end
 for _, node in ipairs(get_all(run .. 'nodes', members)) do
   mine = mine and tonumber(step_of(node)) > tonumber(step) -- a continuing worker keeps its number
@@ -44,7 +45,7 @@ local until_step = members[2] and 0 or lookahead_of(members[1])
 local continues = until_step > tonumber(following)
 if continues or lease < 0 then -- otherwise its copy of the mind is a step ahead
   local homes = {}
-  local home = late and claim .. LATE or claim
+  local home = (late or stale) and claim .. LATE or claim
   for i, agent in ipairs(members) do
     homes[2 * i - 1], homes[2 * i] = agent, home
   end
