@@ -98,6 +98,7 @@ class ClusterSteps:
             for name, action in part.actions.items():
                 actions[name] = None if action is None else copied(action)
             effects.append(ClusterEffects.of(cluster))
+            cluster.complete()
             cluster.end()
             part.cluster = None  # it refers to `part`
         execution = Execution(

@@ -37,7 +37,7 @@ class Transaction:
         self.events: list[Event] = []
         self.answered: set[str] = set()
         """The members that were asked, and so may have changed their minds."""
-        self._ask = ask
+        self._ask, self._is_complete = ask, False
         self._members = {
             name: Member(self, state, reach, seed, name, action) for name, action in actions.items()
         }
@@ -62,11 +62,12 @@ class Transaction:
         return list(self)
 
     def end(self) -> None:
-        """Drop the members, which refer back: the garbage collector would have to find them.
-
-        Afterwards members refuse to act.
-        """
+        """Drop the members, which refer back: the garbage collector would have to find them."""
         self._members.clear()
+
+    def complete(self) -> None:
+        """Record that the writes are taken: further ones would vanish, and are refused."""
+        self._is_complete = True
 
 
 class Member(View):
@@ -222,7 +223,7 @@ class Member(View):
         return self._reach.metric.within(self.position, position, 0, limit)
 
     def _check_open(self) -> None:
-        if self.name not in self._transaction:
+        if self._transaction._is_complete:
             raise MetropolisError(
                 f"{self._prefix()} acts after its step; World.resolve should wait for its tasks, "
                 "and keep no member"

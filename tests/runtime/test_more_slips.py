@@ -149,13 +149,26 @@ def test_a_run_with_another_seed_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "out_of_order", "optimistic"])
-def test_members_act_in_their_step_only(mode: str) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda member: member.write(late=True),
+        lambda member: member.emit("late"),
+        lambda member: member.add("thing"),
+        lambda member: member.remove("stone"),
+        lambda member: member.ask(member.name, "late?").send(None),
+    ],
+)
+def test_members_act_in_their_step_only(mode: str, act: Callable[[Any], None]) -> None:
     kept: list[Any] = []
 
     class Keeps(Room):
+        def reset(self, **options: Any) -> Sequence[Entity]:
+            return [*super().reset(**options), Entity("stone", (0, 0))]
+
         def resolve(self, cluster: Any) -> None:
             if kept and cluster.step == 1:
-                kept[0].write(late=True)
+                act(kept[0])
             kept.extend(cluster)
 
     with pytest.raises(MetropolisError, match=r"step 0, .* acts after its step; World\.resolve"):

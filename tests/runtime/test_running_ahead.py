@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import decimal
+import gc
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -279,6 +280,34 @@ class Patient(Field):
     async def resolve(self, cluster: Any) -> None:
         await asyncio.sleep(0.001)
         super().resolve(cluster)
+
+
+class Sheltered(Field):
+    """Its tasks go on if the resolution that waits for them is given up."""
+
+    async def resolve(self, cluster: Any) -> None:
+        async def act(member: Any) -> None:
+            await asyncio.sleep(member.random.random() * 0.01)
+            member.write(n=member.step)
+
+        tasks = [asyncio.ensure_future(act(member)) for member in cluster]
+        await asyncio.wait(tasks)
+        for task in tasks:
+            task.result()
+        super().resolve(cluster)
+
+
+def test_tasks_of_resolutions_that_are_given_up_end_in_silence() -> None:
+    errors: list[Any] = []
+
+    class Watched(Sheltered):
+        async def resolve(self, cluster: Any) -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, of: errors.append(of))
+            await super().resolve(cluster)
+
+    assert history("optimistic", world=Watched()) == history("lockstep", world=Watched())
+    gc.collect()
+    assert not errors
 
 
 @pytest.mark.parametrize("mode", ["lockstep", *MODES])
