@@ -174,12 +174,16 @@ def summary_of(
 
 
 def _makespan_note(result: RunResult, options: RunOptions) -> str | None:
-    if result.resumed and options.store != MEMORY:  # its clock never stops
-        return "the time between its starts included"
-    reused = sum(of.reused for of in result.usage.values())  # optimistic runs reuse their own
-    if result.resumed or (reused and result.mode != "optimistic"):
-        return "reused answers aside"
-    return None if result.stopped is None else "steps that are not in the history included"
+    parts = []
+    if result.resumed:
+        # The clock of a run in a store never stops.
+        pauses = " and include that between its starts" if options.store != MEMORY else ""
+        parts.append(f"which may lack the time of known answers{pauses}")
+    elif result.mode != "optimistic" and any(of.reused for of in result.usage.values()):
+        parts.append("without the time of known answers")
+    if result.stopped is not None:
+        parts.append("including steps that are not in the history")
+    return ", ".join(parts) or None
 
 
 def _lineage(folder: Path) -> Sequence[Origin]:
@@ -244,7 +248,8 @@ def print_summary(run: Summary) -> None:
     if run.reuse and run.reuse["prompt_tokens"]:
         console.print(reuse_note(run.reuse))
     if run.comparison:
-        limit = ", without --concurrency" if run.concurrency != DEFAULT_CONCURRENCY else ""
+        is_limited = run.concurrency < DEFAULT_CONCURRENCY
+        limit = " with any number of calls in flight" if is_limited else ""
         console.print(f"\n{_comparison_heading(run)}, simulated on {where}{limit}:")
         print_whole(_comparison_table(run.comparison), console)
     if run.no_comparison:

@@ -15,7 +15,7 @@ class Minds:
     """The minds of one worker's agents.
 
     The worker's copy of a stored mind is valid while this worker has committed the agent's last
-    step; claims contain all other minds.
+    step with a claim that had not expired; claims contain all other minds.
     """
 
     def __init__(self, agents: list[Agent]) -> None:

@@ -342,7 +342,12 @@ def _fields(kind: type[Agent], agent: str) -> dict[str, Any]:
 def _has_tuple_keys(kind: Any) -> bool:
     parts = get_args(kind)
     is_mapping = isinstance(origin := get_origin(kind), type) and issubclass(origin, Mapping)
-    return (is_mapping and get_origin(parts[0]) is tuple) or any(map(_has_tuple_keys, parts))
+    return (is_mapping and _is_tuple(parts[0])) or any(map(_has_tuple_keys, parts))
+
+
+def _is_tuple(kind: Any) -> bool:
+    of = get_origin(kind) or kind
+    return (isinstance(of, type) and issubclass(of, tuple)) or any(map(_is_tuple, get_args(kind)))
 
 
 def _encode(value: Any) -> Any:

@@ -35,21 +35,25 @@ def records_with_other_hashes(
     if hashes == os.environ.get("PYTHONHASHSEED"):
         hashes = "0"
     with tempfile.TemporaryDirectory() as folder:
-        history, failure = Path(folder) / "history", Path(folder) / "failure"
-        run = {"name": name, "agents": agents, "seed": seed, "steps": steps, "path": sys.path}
-        with open(failure, "wb") as errors:  # a pipe would be waited for, if the world keeps it
+        history, failure, output = (
+            Path(folder) / name for name in ("history", "failure", "output")
+        )
+        run = {"name": name, "agents": agents, "seed": seed, "steps": steps}
+        path = os.pathsep.join(entry or os.getcwd() for entry in map(str, sys.path))
+        with open(output, "wb") as errors:  # a pipe would be waited for, if the world keeps it
             ended = subprocess.run(
-                [sys.executable, "-P", "-m", __name__, history, json.dumps(run)],
-                env={**os.environ, "PYTHONHASHSEED": hashes},
+                [sys.executable, "-P", "-m", __name__, history, failure, json.dumps(run)],
+                env={**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 check=False,
             )
         if not history.exists():
-            said = failure.read_text(errors="replace").splitlines()
-            reason = said[-1] if said else f"it ended with exit status {ended.returncode}"
-            raise MetropolisError(reason)
+            if failure.exists():
+                raise MetropolisError(failure.read_text())
+            said = output.read_text(errors="replace").splitlines()
+            raise MetropolisError(said[-1] if said else f"exit status {ended.returncode}")
         return [record_of(line) for line in history.read_bytes().splitlines()]
 
 
@@ -63,20 +67,20 @@ def as_read(beginning: Start, records: list[StepRecord]) -> list[StepRecord]:
     return [record_of(line_of(record)) for record in (first, *records)]
 
 
-def main(path: str, run: str) -> None:
-    """Write the history to `path`; `run` has the arguments above as JSON."""
+def main(history: str, failure: str, run: str) -> None:
+    """Write the history, or the reason why there is none; `run` has the arguments above as JSON."""
     of: dict[str, Any] = json.loads(run)
-    sys.path[:] = of["path"]
     try:
         scenario = make_scenario(of["name"], agents=of["agents"], seed=of["seed"])
         start = checked_start(scenario, of["seed"], {})
         records = Trial(scenario, start, lockstep(), of["seed"]).run(of["steps"])
     except Exception as error:
-        raise SystemExit(explanation_of(error) or f"{error}") from error
+        Path(failure).write_text(explanation_of(error) or f"{error}")
+        raise SystemExit(1) from error
     lines = b"".join(line_of(record) + b"\n" for record in as_read(start, records))
-    unfinished = Path(f"{path}.unfinished")
+    unfinished = Path(f"{history}.unfinished")
     unfinished.write_bytes(lines)
-    unfinished.rename(path)
+    unfinished.rename(history)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ class RunResult:
     """On the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
     wall_s: float
     resumed: bool
-    """Whether this start has continued the run, so that `makespan_s` has gaps."""
+    """Whether this start has continued the run: `makespan_s` may lack the time of known answers,
+    and in a store includes that between starts."""
     recorded: RunTrace = field(repr=False)
     """The trace, not yet assembled."""
 
