@@ -5,9 +5,9 @@ Within each of these phases tasks are tracked (see `metropolis.llm.followed_task
 for
 
 1. the earlier calls of its task, and all that the creator of the task had waited for;
-2. the calls of the tasks that it has waited for: one of a group once it has awaited it, waited for
-   it by a callback, as `asyncio.gather` does, or left the group; another that it created once that
-   is done;
+2. the calls of the tasks that its task has waited for: it has awaited them, added a callback as
+   `asyncio.gather` does, or left their group; or they are in no group, are done, and it has created
+   them;
 3. if it is sent later than the last of these ended: all calls of the phase that ended meanwhile.
    Its task waited for something else, for instance a lock, which does not show who held it.
 
