@@ -12,7 +12,8 @@ import msgspec
 from metropolis.line_file import read_document
 from metropolis.runtime.folder.checkpoint import CHECKPOINT, Checkpoints
 from metropolis.trace.schema import TraceMeta
-from metropolis.types import MetropolisError, Step
+from metropolis.types import Step
+from metropolis.viewer.data.chunks import NoChunkError
 from metropolis.world.appearance import Memories, remembered, text_of
 
 MEMORIES_MAX = 500
@@ -40,10 +41,10 @@ class Minds:
         """`memories`, newest first, or None; and a `note`.
 
         From the first checkpoint that is not older than `step`, without what was added since; else
-        from the newest one. Raises MetropolisError if it is damaged.
+        from the newest one. Raises MetropolisError if it is damaged, NoChunkError without the agent.
         """
         if not 0 <= agent < len(self._meta.agents):
-            raise MetropolisError(f"there is no agent {agent}; there are {len(self._meta.agents)}")
+            raise NoChunkError(f"there is no agent {agent}; there are {len(self._meta.agents)}")
         steps = self._checkpoints.steps()
         if not steps:
             return {"memories": None, "note": NO_CHECKPOINT}

@@ -10,8 +10,8 @@ import pytest
 
 from metropolis.runtime.folder.checkpoint import Checkpoint, Checkpoints
 from metropolis.trace.schema import TraceMeta
-from metropolis.types import MetropolisError
 from metropolis.viewer.data import minds
+from metropolis.viewer.data.chunks import NoChunkError
 from metropolis.viewer.data.minds import Minds
 from metropolis.world.appearance import Memories
 
@@ -50,7 +50,7 @@ def test_memories_until_a_step(tmp_path: Path) -> None:
     assert steps_of(late) == [8, 6, 4, 2, 0]
     assert late["note"] == "As of the checkpoint of step 10."
     assert found.mind(1, 3)["memories"] is None  # it is kept in the store
-    with pytest.raises(MetropolisError, match="there is no agent 2"):
+    with pytest.raises(NoChunkError, match="there is no agent 2"):
         found.mind(2, 3)
 
 
