@@ -41,7 +41,8 @@ class Minds:
         """`memories`, newest first, or None; and a `note`.
 
         From the first checkpoint that is not older than `step`, without what was added since; else
-        from the newest one. Raises MetropolisError if it is damaged, NoChunkError without the agent.
+        from the newest one. Raises MetropolisError if it is damaged, NoChunkError if there is no
+        such agent.
         """
         if not 0 <= agent < len(self._meta.agents):
             raise NoChunkError(f"there is no agent {agent}; there are {len(self._meta.agents)}")
