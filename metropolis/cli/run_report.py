@@ -89,7 +89,7 @@ class Summary:
     bought: Bought
     usage: Mapping[str, Function]
     reused: int
-    """Answers from the journal, paid for before."""
+    """Answers that had been paid for before, in an earlier start or by a step that is repeated."""
     retries: int
     simulated: bool
     """Whether the latency of calls, and so the makespan, is simulated."""
