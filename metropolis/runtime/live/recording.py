@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -72,11 +73,22 @@ class Recording:
         """Messages on damage found in the run's folder, and its repair."""
         return [] if self.directory is None else self.directory.notes
 
-    def keep_answers(self, client: Client) -> None:
-        """Keep the answers of `client` in the folder, unless it has a journal of its own."""
+    @contextmanager
+    def keeping_answers(self, client: Client) -> Iterator[None]:
+        """Keep the answers of `client` in the folder, unless it has a journal of its own.
+
+        An error in the body closes the journal: its lock would exclude the next attempt.
+        """
         if self.directory is not None and client.journal is None:
             self._journal = self.directory.open_journal(self.checkpoint)
-            client.use_journal(self._journal)
+        try:
+            if self._journal is not None:
+                client.use_journal(self._journal)
+            yield
+        except BaseException:
+            if self._journal is not None:
+                self._journal.close()
+            raise
 
     def open(
         self, beginning: Sequence[Position], entities: Sequence[Entity], first_step: Step

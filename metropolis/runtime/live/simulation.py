@@ -107,15 +107,14 @@ class Simulation:
             store=self._stored.address,
             ray_address=configuration.ray_address,
         )
-        self._recording.keep_answers(self.client)
-        note_location(self._stored, self._recording.directory)
-        if not self._stored.shared:
-            self._recording.checkpoint = self._attach_store(self._stored)
-        self._initial = initial
-        self._restore_or_start(initial)
+        with self._recording.keeping_answers(self.client):
+            note_location(self._stored, self._recording.directory)
+            if not self._stored.shared:
+                self._recording.checkpoint = self._attach_store(self._stored)
+            self._initial = initial
+            self._restore_or_start(initial)
         self._clock.start()
-        self._ran = False
-        self._interruption = Interruption()
+        self._ran, self._interruption = False, Interruption()
         on_ray, _ = parse_workers(configuration.workers)
         sends_calls = not on_ray or configuration.mode == "optimistic"
         self.control = RunControl(self.client, simulated=virtual, can_pause=sends_calls)
