@@ -126,9 +126,10 @@ def make("""
 def test_a_world_whose_modules_the_script_has_found(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "numbers_of_mine.py").write_text("NUMBER = 1\n")
+    (tmp_path / "lib" / "json.py").touch()  # found by nobody, behind Python's own
     path = tmp_path / "moody.py"
     path.write_text("from numbers_of_mine import NUMBER\n" + SOURCE)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'lib')!r}); {CODE}"
+    code = f"import sys; sys.path.append({str(tmp_path / 'lib')!r}); {CODE}"
     result = check(path, code)
     assert result.returncode == 0, result.stdout + result.stderr
 

@@ -23,6 +23,14 @@ from metropolis.world.record import StepRecord
 from metropolis.world.scenario import make_scenario
 from metropolis.world.user_errors import explanation_of
 
+BEGIN = f"""
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from {__name__} import main
+main(*sys.argv[2:])
+"""
+"""The other process finds the modules that this one finds."""
+
 
 def records_with_other_hashes(
     name: str, agents: int | None, seed: int, steps: Step
@@ -39,11 +47,11 @@ def records_with_other_hashes(
             Path(folder) / name for name in ("history", "failure", "output")
         )
         run = {"name": name, "agents": agents, "seed": seed, "steps": steps}
-        path = os.pathsep.join(entry or os.getcwd() for entry in map(str, sys.path))
+        path = json.dumps([str(entry) for entry in sys.path])
         with open(output, "wb") as errors:  # a pipe would be waited for, if the world keeps it
             ended = subprocess.run(
-                [sys.executable, "-P", "-m", __name__, history, failure, json.dumps(run)],
-                env={**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": path},
+                [sys.executable, "-P", "-c", BEGIN, path, history, failure, json.dumps(run)],
+                env={**os.environ, "PYTHONHASHSEED": hashes},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -81,7 +89,3 @@ def main(history: str, failure: str, run: str) -> None:
     unfinished = Path(f"{history}.unfinished")
     unfinished.write_bytes(lines)
     unfinished.rename(history)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
