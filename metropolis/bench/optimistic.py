@@ -140,8 +140,8 @@ def command(
 ) -> None:
     """Measure the mode optimistic on TRACE, a town's day: busy and quiet hour.
 
-    Generated calls, also those of a run by the offline author, are generated anew from the seed;
-    recorded calls are kept.
+    The bench keeps recorded calls. It replaces all others, such as those of the offline author, by
+    calls that it generates from the seed.
     """
     base = read_trace(trace)
     if not len(base.calls):

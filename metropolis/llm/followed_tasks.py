@@ -39,7 +39,7 @@ class FollowedTask(asyncio.Task[Any]):
     """
 
     strand: Strand
-    _watchers: list[tuple[Callable[[FollowedTask], object], Strand]] | None = None
+    _watchers: tuple[tuple[Callable[[FollowedTask], object], Strand], ...] = ()
     """Callbacks, and the strands of the tasks that added them."""
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -84,12 +84,11 @@ class FollowedTask(asyncio.Task[Any]):
             if super().done():
                 self._join(waiting)
             else:
-                self._watchers = [*(self._watchers or ()), (fn, waiting)]
+                self._watchers += ((fn, waiting),)
 
     def remove_done_callback(self, fn: Callable[[FollowedTask], object], /) -> int:
         """See `asyncio.Task`."""
-        if self._watchers is not None:
-            self._watchers = [watcher for watcher in self._watchers if watcher[0] != fn]
+        self._watchers = tuple(watcher for watcher in self._watchers if watcher[0] != fn)
         return super().remove_done_callback(fn)
 
     def _observe(self) -> None:
@@ -105,9 +104,9 @@ class FollowedTask(asyncio.Task[Any]):
     def end(self) -> None:
         """Record that the task is done."""
         self.strand.end()
-        for _, waiting in self._watchers or ():
+        for _, waiting in self._watchers:
             waiting.join(self.strand)
-        self._watchers = None
+        self._watchers = ()
 
 
 def _running_strand() -> Strand | None:

@@ -159,9 +159,7 @@ class RunState:
             return step + affinity * foreign, foreign, step, name
 
         if own:
-            lowest = [
-                name for name in self.ready if last_worker(name) is None or not is_foreign(name)
-            ]
+            lowest = [name for name in self.ready if last_worker(name) in (None, worker)]
         else:
             lowest = nsmallest(
                 max(CANDIDATES, most), self.ready, lambda name: (self.clusters[name].step, name)

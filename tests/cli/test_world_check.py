@@ -93,7 +93,7 @@ def test_a_world_that_fails_with_other_hashes(tmp_path: Path) -> None:
     [
         ("os._exit(0)", "exit status 0"),
         ("import atexit; atexit.register(print, 'bye'); raise ValueError('mad')", ".*mad.*"),
-        ("subprocess.Popen(['sleep', '60'])", None),  # which nobody waits for
+        ("subprocess.Popen(['sleep', '60'])", None),  # the check does not wait for it
         ("input()", ".*EOFError.*"),
     ],
 )
@@ -126,7 +126,7 @@ def make("""
 def test_a_world_whose_modules_the_script_has_found(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "numbers_of_mine.py").write_text("NUMBER = 1\n")
-    (tmp_path / "lib" / "json.py").touch()  # found by nobody, behind Python's own
+    (tmp_path / "lib" / "json.py").touch()  # Python's own comes first in sys.path
     path = tmp_path / "moody.py"
     path.write_text("from numbers_of_mine import NUMBER\n" + SOURCE)
     code = f"import sys; sys.path.append({str(tmp_path / 'lib')!r}); {CODE}"

@@ -2,8 +2,8 @@
 
 Lockstep runs first, sequentially and monitored: bounds, spaces, global randomness, state outside
 the engine. Then the same run is repeated with clusters in another order, with other hashes of texts
-(if the world is given by its name, without options), out of order under both rules with random
-delays, and interrupted and resumed; all histories must be equal.
+(if the world is given by its name, without author and options), out of order under both rules with
+random delays, and interrupted and resumed; all histories must be equal.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def findings(
     found: list[Finding] = []
     for seed in seeds:
         make = _maker(world, agents, author, seed)
-        check = _Check(make, seed, steps, schedules, options or {})
+        elsewhere = None
         if isinstance(world, str) and author is None and not options:
             number = _count(agents)
-            check.in_other_process = partial(records_with_other_hashes, world, number, seed, steps)
+            elsewhere = partial(records_with_other_hashes, world, number, seed, steps)
         try:
-            found += check.findings()
+            found += _Check(make, seed, steps, schedules, options or {}, elsewhere).findings()
         except CausalityError as error:
             found.append(Finding("causality", f"seed {seed}: {error}"))
     return list(dict.fromkeys(found))
@@ -140,12 +140,13 @@ class _Check:
         steps: Step,
         schedules: int,
         options: Mapping[str, Any],
+        elsewhere: Callable[[], list[StepRecord]] | None,
     ) -> None:
+        """`elsewhere` gives the history in lockstep of another process; None: there is none."""
         self._make, self._seed, self._steps = make, seed, steps
         self._schedules, self._options = schedules, options
         self._found: dict[str, Finding] = {}
-        self.in_other_process: Callable[[], list[StepRecord]] | None = None
-        """The history in lockstep; None: it is not known how to make the scenario there."""
+        self._elsewhere = elsewhere
 
     def findings(self) -> list[Finding]:
         """All findings, in order; the later checks run only if the earlier ones pass."""
@@ -277,11 +278,11 @@ class _Check:
             self._note(kind, f"{what} differs from lockstep: {found}")
 
     def _compare_hashes(self, beginning: Start, expected: list[StepRecord]) -> None:
-        if self._has_serious_finding or self.in_other_process is None:
+        if self._has_serious_finding or self._elsewhere is None:
             return
         where = "in a process in which texts have other hashes"
         try:
-            records = self.in_other_process()
+            records = self._elsewhere()
         except MetropolisError as error:
             self._note("hashes", f"lockstep fails {where}, and not in this one: {error}")
             return

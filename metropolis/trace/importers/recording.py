@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, time
 from typing import Any
@@ -52,14 +53,11 @@ class Recording:
 
 def parse_start(text: object, place: str) -> datetime:
     """Parse a date and time, or a time of day such as 06:30."""
-    start: datetime | None
-    try:
-        try:
-            start = datetime.combine(MIDNIGHT, time.fromisoformat(str(text)))
-        except ValueError:
-            start = datetime.fromisoformat(str(text))
-    except ValueError:
-        start = None
+    start = None
+    with suppress(ValueError):
+        start = datetime.fromisoformat(str(text))
+    with suppress(ValueError):
+        start = datetime.combine(MIDNIGHT, time.fromisoformat(str(text)))
     if start is None or start.tzinfo is not None:
         raise MetropolisError(
             f"{place} is {brief(text)}; it should be a date and time such as 2023-02-13T06:30:00,"
