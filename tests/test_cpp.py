@@ -38,18 +38,21 @@ def run(*command: str | Path) -> str:
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def built() -> Path:
-    build = ROOT / "build" / "cpp-tests"
+def configure(build: Path, *settings: str) -> None:
     run(
         "cmake",
         *("-S", ROOT / "cpp", "-B", build, "-G", "Ninja"),
-        "-DMETROPOLIS_TESTS=ON",
-        "-DMETROPOLIS_SANITIZE=ON",
         "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG",  # the tests take seconds, their build a minute
         f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         f"-DPython_EXECUTABLE={sys.executable}",
+        *settings,
     )
+
+
+@pytest.fixture(scope="module")
+def built() -> Path:
+    build = ROOT / "build" / "cpp-tests"
+    configure(build, "-DMETROPOLIS_TESTS=ON", "-DMETROPOLIS_SANITIZE=ON")
     run("cmake", "--build", build)
     return build
 
@@ -72,6 +75,12 @@ def test_hostile_arguments_touch_no_foreign_memory(built: Path) -> None:
     ]
     assert all(Path(path).is_absolute() for path in libraries), libraries
     assert not fuzz(extension, 0, SANITIZED_CASES, preload=" ".join(libraries)).findings
+
+
+@pytest.mark.campaign
+def test_every_file_includes_what_it_uses(tmp_path: Path) -> None:
+    configure(tmp_path, "-DCMAKE_UNITY_BUILD=OFF")
+    run("cmake", "--build", tmp_path, "--target", "metropolis_core", "metropolis_headers")
 
 
 def test_the_sources_are_formatted() -> None:

@@ -16,11 +16,10 @@ namespace metropolis {
 using detail::ceil_div;
 using detail::CostModel;
 using detail::Engine;
+using detail::NEVER;
 using detail::Tournament;
 
 namespace {
-
-constexpr double NEVER = std::numeric_limits<double>::infinity();
 
 void check_options(const Profile& profile, const InstancePoolOptions& options) {
   if (options.decision_iterations < 1 ||
@@ -107,7 +106,7 @@ std::string flaw_of_size(const Profile& profile, const Request& request,
          std::to_string(blocks * profile.block_tokens);
 }
 
-std::string name_of(RequestId id) {
+std::string request_name(RequestId id) {
   return "request " + std::to_string(id);
 }
 
@@ -128,9 +127,9 @@ struct InstancePool::Impl {
 
   void check(RequestId id, const Request& request, double at_sim_s) const {
     if (const auto flaw = flaw_of_size(profile, request, decision_iterations); !flaw.empty()) {
-      throw std::invalid_argument(name_of(id) + flaw);
+      throw std::invalid_argument(request_name(id) + flaw);
     }
-    check_time([id] { return name_of(id) + " is submitted"; }, at_sim_s);
+    check_time([id] { return request_name(id) + " is submitted"; }, at_sim_s);
   }
 
   // `what()` names what happens at that time.
@@ -225,7 +224,7 @@ void InstancePool::submit(RequestId id, const Request& request, double now_sim_s
 }
 
 void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
-  impl_->check_time([id] { return name_of(id) + " is aborted"; }, now_sim_s);
+  impl_->check_time([id] { return request_name(id) + " is aborted"; }, now_sim_s);
   impl_->process_until(now_sim_s);
   const std::size_t before = impl_->unreported.size();
   for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
@@ -234,12 +233,12 @@ void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
     impl_->process_until(now_sim_s);  // the current iteration may end now
     return;
   }
-  throw std::invalid_argument(name_of(id) +
+  throw std::invalid_argument(request_name(id) +
                               " cannot be aborted: it is unknown, has ended or has been aborted");
 }
 
 void InstancePool::discard(RequestId id, double now_sim_s) {
-  impl_->check_time([id] { return name_of(id) + " is discarded"; }, now_sim_s);
+  impl_->check_time([id] { return request_name(id) + " is discarded"; }, now_sim_s);
   impl_->process_until(now_sim_s);
   for (Engine& engine : impl_->engines) engine.discard(id);
 }

@@ -2,14 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace metropolis::detail {
-namespace {
-
-constexpr double NEVER = std::numeric_limits<double>::infinity();
-
-}  // namespace
 
 Engine::Engine(const Profile& profile, const CostModel& cost, const InstancePoolOptions& options,
                std::int32_t index)

@@ -40,6 +40,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <tuple>
 #include <unordered_map>
@@ -50,6 +51,8 @@
 #include "instance_queue.hpp"
 
 namespace metropolis::detail {
+
+inline constexpr double NEVER = std::numeric_limits<double>::infinity();
 
 class Engine {
  public:

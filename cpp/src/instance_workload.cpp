@@ -56,11 +56,11 @@ class Run {
   Run(const Profile& profile, const InstancePoolOptions& options, const Workload& workload,
       const WorkloadOptions& how)
       : workload_(workload), how_(how), instances_(options.instances), pool_(profile, options) {
-    constexpr double NEVER = std::numeric_limits<double>::infinity();
+    constexpr double never = std::numeric_limits<double>::infinity();
     const std::size_t n = workload.arrival_sim_s.size();
-    result_.submitted_sim_s.assign(n, NEVER);
-    result_.first_token_sim_s.assign(n, NEVER);
-    result_.last_token_sim_s.assign(n, NEVER);
+    result_.submitted_sim_s.assign(n, never);
+    result_.first_token_sim_s.assign(n, never);
+    result_.last_token_sim_s.assign(n, never);
     result_.instance.assign(n, -1);
     result_.generated_tokens.assign(n, 0);
     add_children();

@@ -14,8 +14,6 @@ namespace metropolis {
 
 namespace {
 
-constexpr double ROUNDING = 1e-6;  // more than the spacing of floats at coordinates of 1e9
-
 // The nodes at most `radius` hops from `node`.
 std::vector<std::int32_t> ball(const Hops::Graph& graph, std::int32_t node, double radius) {
   std::vector<std::int32_t> nodes{node};
@@ -140,7 +138,7 @@ std::vector<LeftPlaces::Leavers*> LeftPlaces::near(Position centre, double radiu
     const auto node = static_cast<std::int32_t>(centre.x);
     for (const std::int32_t other : ball(*hops->graph(), node, radius)) add({other, 0});
   } else {
-    const double far = radius + ROUNDING;
+    const double far = radius + PlaneMetric::ROUNDING;
     const Cell low = cell(centre.x - far, centre.y - far);
     const Cell high = cell(centre.x + far, centre.y + far);
     for (std::int64_t x = low.first; x <= high.first; ++x) {

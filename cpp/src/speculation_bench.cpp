@@ -19,9 +19,9 @@ namespace metropolis {
 
 namespace {
 
-constexpr double RADIUS = 4, VELOCITY = 1, CLUSTER_RADIUS = 4, BLOCK_RADIUS = 4;
-constexpr Step AHEAD_MAX = 4, STEPS_MAX = 10'000;
-constexpr AgentId AGENTS_MAX = 10'000'000;
+constexpr double RADIUS = 4, WALKERS_VELOCITY = 1, CLUSTER_RADIUS = 4, BLOCK_RADIUS = 4;
+constexpr Step AHEAD_MAX = 4, WALKERS_STEPS_MAX = 10'000;
+constexpr AgentId WALKERS_MAX = 10'000'000;
 
 // Carries out the commands of a speculation; service times are lognormal, servers unlimited.
 class Runners {
@@ -36,8 +36,8 @@ class Runners {
     std::vector<Sighting> entities;
     for (const EntityId body : bodies) entities.push_back({body, starts_[index(body)], 0});
     heap_begin_ = heap_bytes();
-    controller_ =
-        make_controller({CLUSTER_RADIUS, BLOCK_RADIUS}, Chebyshev{}, VELOCITY, starts_, {}, steps_);
+    controller_ = make_controller({CLUSTER_RADIUS, BLOCK_RADIUS}, Chebyshev{}, WALKERS_VELOCITY,
+                                  starts_, {}, steps_);
     speculation_ = make_speculation(*controller_, Chebyshev{}, {RADIUS, CLUSTER_RADIUS, steps_},
                                     bodies, entities, std::vector<Digest>(bodies.size(), 0));
   }
@@ -176,12 +176,12 @@ class Runners {
 }  // namespace
 
 SpeculationBenchResult bench_speculation(const ControllerBenchOptions& options) {
-  if (options.agents < 1 || options.agents > AGENTS_MAX || options.steps < 1 ||
-      options.steps > STEPS_MAX) {
+  if (options.agents < 1 || options.agents > WALKERS_MAX || options.steps < 1 ||
+      options.steps > WALKERS_STEPS_MAX) {
     throw std::invalid_argument("a bench of " + std::to_string(options.agents) + " agents over " +
                                 std::to_string(options.steps) + " steps; it needs 1 to " +
-                                std::to_string(AGENTS_MAX) + " and 1 to " +
-                                std::to_string(STEPS_MAX));
+                                std::to_string(WALKERS_MAX) + " and 1 to " +
+                                std::to_string(WALKERS_STEPS_MAX));
   }
   Runners runners(options);
   const double cpu_begin_s = thread_cpu_s();

@@ -9,8 +9,7 @@ namespace metropolis {
 
 namespace {
 
-constexpr double WIDE = 16;        // in cells: beyond it, all entities are visited
-constexpr double ROUNDING = 1e-6;  // more than the spacing of doubles at 1e9
+constexpr double WIDE = 16;  // in cells: beyond it, all entities are visited
 
 std::size_t index(EntityId entity) {
   return static_cast<std::size_t>(entity);
@@ -174,7 +173,7 @@ CellKey SpeculationVersions::cell_at(Position position) const {
 // Calls visit(key) for each cell within `radius` of `centre`; requires a planar metric.
 template <class Visit>
 void SpeculationVersions::for_cells(Position centre, double radius, const Visit& visit) const {
-  const double far = radius + ROUNDING;
+  const double far = radius + PlaneMetric::ROUNDING;
   const auto line = [&](double at) { return static_cast<std::int64_t>(std::floor(at / side_)); };
   const std::int64_t right = line(centre.x + far), bottom = line(centre.y + far);
   for (std::int64_t column = line(centre.x - far); column <= right; ++column) {

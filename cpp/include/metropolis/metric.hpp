@@ -31,6 +31,7 @@ struct PlaneMetric {
   static constexpr bool PLANAR = true;
   static constexpr bool UNIFORM = true;
   static constexpr double COORDINATE_MAX = 1e9;
+  static constexpr double ROUNDING = 1e-6;  // more than the spacing of doubles at COORDINATE_MAX
   static bool stands(Position p) {
     return std::abs(p.x) <= COORDINATE_MAX && std::abs(p.y) <= COORDINATE_MAX;
   }
