@@ -34,10 +34,12 @@ from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
-from metropolis.world.scenario import Scenario, make_scenario
+from metropolis.world.scenario import Scenario, files_sha256, make_scenario
 from metropolis.world.scenario_options import parse_options
 from metropolis.world.user_code import file_of, names_file
 
+WORLD_FILES = "world_sha256"
+"""In run.json, beside the options: see `files_sha256`."""
 STEPS_MAX = 1_000_000_000
 """Of a run; steps are numbers of 32 bits."""
 DEFAULT_CONCURRENCY = 1024
@@ -108,7 +110,8 @@ class RunOptions:
 
     def about(self, folder: Path, scenario: Scenario) -> dict[str, Any]:
         """How run.json in `folder` says that `scenario` is run."""
-        return self.kept(folder) | {"agents": len(scenario.agents)}
+        files = {WORLD_FILES: files_sha256(self.world)}
+        return self.kept(folder) | {"agents": len(scenario.agents)} | files
 
     def kept(self, folder: Path) -> dict[str, Any]:
         """Return the options as run.json in `folder` keeps them: without passwords.
@@ -281,6 +284,7 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
     """
     directory = RunDirectory(folder)
     kept = directory.read()["about"]
+    files = kept.pop(WORLD_FILES, None)
     check_trust(directory, kept, changed, trust=trust)
     known = {field.name for field in fields(RunOptions)}
     if set(kept) != known:
@@ -317,6 +321,12 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
             f"{folder}: its world {world} does not exist; put it back there, or a link to it"
         )
     refuse_ineffective(options, changed)
+    if files_sha256(options.world) != files:
+        click.echo(
+            f"metropolis: the world {options.world} has changed since the run in {folder} began; "
+            "steps that are computed from now on follow the new one",
+            err=True,
+        )
     if "store" in changed:
         return options
     return replace(options, store=resolve_address(options.store, folder))
@@ -342,6 +352,8 @@ def refuse_ineffective(options: RunOptions, given: Container[str]) -> None:
     for name in ("profile", "instances"):
         if name in given and options.instance:
             raise MetropolisError(f"--instance lists the whole fleet; omit --{name}")
+    if "lease" in given and options.store == MEMORY:
+        raise MetropolisError("--lease is for runs in a store; omit it, or add --store")
     if "waste_budget" in given and options.mode != "optimistic":
         raise MetropolisError("--waste-budget is for the mode optimistic; omit it")
     if "rule" in given and options.mode != "out_of_order":

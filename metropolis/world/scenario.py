@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from random import Random
@@ -18,7 +19,7 @@ from metropolis.world.base import Agent, World, drawings_of, facts_of
 from metropolis.world.checks import check_seed, check_world_parts
 from metropolis.world.record import StepRecord
 from metropolis.world.scenario_options import keyword_arguments
-from metropolis.world.user_code import load_function, names_file
+from metropolis.world.user_code import file_of, load_function, names_file
 
 GROUP = "metropolis.worlds"
 """Entry points: name -> a function (*, agents: int | None, seed: int) -> Scenario; further keyword
@@ -130,6 +131,27 @@ def make_scenario(
             f"{type(scenario).__name__}; it should return a metropolis.Scenario"
         )
     return scenario
+
+
+def files_sha256(name: str) -> str | None:
+    """A hash of the file or of the folder that the world `name` is made from.
+
+    None for an installed world. What a file imports does not count. Raises MetropolisError if a
+    file cannot be read.
+    """
+    if names_file(name):
+        files = [file_of(name)]
+    elif name not in scenario_names() and Path(name).is_dir():
+        files = sorted(path for path in Path(name).iterdir() if path.is_file())
+    else:
+        return None
+    digest = sha256()
+    for file in files:
+        try:
+            digest.update(sha256(file.name.encode()).digest() + sha256(file.read_bytes()).digest())
+        except OSError as error:
+            raise MetropolisError(f"{file}: cannot be read ({error.strerror})") from None
+    return digest.hexdigest()
 
 
 def _maker(name: str) -> Callable[..., Any]:

@@ -50,6 +50,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
             "--hours is 1e+09, which are 360,000,000,000 steps of 10 s; a run has at most 1,000",
         ),
         (("meadow.py", "--waste-budget", "0.1"), "--waste-budget is for the mode optimistic"),
+        (("meadow.py", "--lease", "5"), "--lease is for runs in a store"),
         (
             ("meadow.py", "--mode", "lockstep", "--rule", "versioned"),
             "--rule is for the mode out_of_order",

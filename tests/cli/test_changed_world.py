@@ -1,0 +1,34 @@
+"""A world that has changed since a run of it began."""
+
+from pathlib import Path
+
+from metropolis.world.scenario import files_sha256
+from tests.cli.conftest import Run
+
+CHANGED = "has changed since the run in mine began"
+
+
+def test_a_changed_file_is_told_once(run: Run) -> None:
+    run("meadow.py", "--steps", "4", "--out", "mine", "--quiet")
+    assert CHANGED not in run("resume", "mine", "--steps", "6", "--quiet")[2]
+    with Path("meadow.py").open("a") as file:
+        file.write("# another line\n")
+    for command in ("show", "ask"):
+        question = ["How are you?"] if command == "ask" else []
+        assert CHANGED in run(command, "mine", "--agent", "w00", *question)[2]
+    status, _, said = run("resume", "mine", "--steps", "8", "--quiet")
+    assert (status, said.count(CHANGED)) == (0, 1)
+    assert "meadow.py has changed" in said
+    assert CHANGED not in run("resume", "mine", "--steps", "10", "--quiet")[2]
+
+
+def test_the_hash_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
+    assert files_sha256("smallville") is None
+    hashes = set()
+    for name, content in (("town.json", "a"), ("residents.toml", "b"), ("residents.toml", "c")):
+        (tmp_path / name).write_text(content)
+        hashes.add(files_sha256(f"{tmp_path}"))
+    (tmp_path / "pasts.json").write_text("c")
+    (tmp_path / "residents.toml").rename(tmp_path / "others.toml")
+    hashes.add(files_sha256(f"{tmp_path}"))
+    assert len(hashes - {None}) == 4
