@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,10 @@ def test_a_bad_folder_is_refused(tmp_path: Path) -> None:
             make_scenario(str(out))
     town.write_text(json.dumps(content))
     residents = out / "residents.toml"
-    residents.write_text(residents.read_text().replace("at = [2,2]", "at = [0,0]"))
+    content = residents.read_text()
+    residents.write_text(content.replace("at = [2,2]", "at = [0,0]"))
     with pytest.raises(MetropolisError, match="Ann Ash is at"):
+        make_scenario(str(out))
+    residents.write_text(re.sub('workplace = ".*"', 'workplace = "Nowhere"', content))
+    with pytest.raises(MetropolisError, match="knows the place 'Nowhere', which is not on the map"):
         make_scenario(str(out))

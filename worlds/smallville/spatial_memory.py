@@ -26,7 +26,7 @@ def first_known(profile: Profile, atlas: Atlas) -> Known:
     home = atlas.places.get(profile.home, {})
     rooms = [profile.room, *(room for room, things in home.items() if "bed" not in things)]
     named = [f"{profile.home}: {room}" for room in rooms]
-    named += [profile.workplace] if profile.workplace in atlas.places else []
+    named += [profile.workplace] if profile.workplace else []
     for place in (*named, *profile.places):
         within = atlas.within(place)
         if not within:
