@@ -239,7 +239,7 @@ def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow], seeds: Sequen
 @SEEDS
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(trace: Path, seeds: tuple[int, ...], as_json: bool) -> None:
-    """Reproduce AI Metropolis' Figs. 4a, 5 and Table 1 on TRACE, a town's day (25 agents).
+    """Reproduce figures 4a and 5 and table 1 of AI Metropolis on TRACE, a town's day (25 agents).
 
     Each seed generates the calls of the town, if they are not recorded, and the other towns of
     LargeVille.

@@ -56,7 +56,7 @@ def perfetto(run: str, out: Path | None) -> None:
 def genagent(run: str, out: Path) -> None:
     """Write RUN as a simulation that the viewer of Generative Agents replays.
 
-    RUN is a run's folder or its name under runs/; it is only read, and its world should have a grid
+    RUN is a run's folder or its name under runs/; it is only read, and its world must have a grid
     map. The viewer counts steps from midnight: before the run's first step nobody moves.
     """
     export = GenAgentExport(run_folder(run))

@@ -27,8 +27,9 @@ ALLOCATIONS = 10_000
     "--engine", "engines", multiple=True, required=True, metavar="URL",
     help="URL of an engine, like http://127.0.0.1:30000. SGLang (which needs "
     "--enable-priority-scheduling) and vLLM (which needs --scheduling-policy priority) are "
-    "recognised and get priorities; sglang:URL and vllm:URL name the kind. Repeat the option for "
-    "more engines; they may serve different models.",
+    "recognised and get priorities, as is `metropolis serve torch`; sglang:URL, vllm:URL and "
+    "metropolis:URL name the kind. Repeat the option for more engines; they may serve different "
+    "models.",
 )  # fmt: skip
 @click.option(
     "--policy", default="kairos", show_default=True, metavar="NAME",
@@ -58,7 +59,7 @@ ALLOCATIONS = 10_000
 )  # fmt: skip
 @click.option(
     "--idle-s", type=Number(0, min_open=True), default=60.0, show_default=True,
-    help="Seconds without a request after which a program has ended.",
+    help="Seconds without an open request after which a program has ended.",
 )  # fmt: skip
 @click.option(
     "--capacity-tokens", type=click.IntRange(1),
@@ -98,7 +99,7 @@ def command(
 ) -> None:
     """Serve OpenAI's routes in front of the engines until SIGTERM or Ctrl-C.
 
-    Open requests are then answered; a second signal exits at once.
+    Completely received requests are still answered; a second signal exits at once.
     Names may carry options, and policies may be chained: step:bucket=4, step+kairos.
     Metrics are at /metrics, the state of the engines at /health.
     """

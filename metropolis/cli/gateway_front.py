@@ -84,12 +84,14 @@ def front_options(command: Callable[..., None]) -> Callable[..., None]:
     )  # fmt: skip
     @click.option(
         "--bodies-limit", type=Size(), default="1GiB", show_default=True, metavar="SIZE",
-        help="Maximum of all bodies in memory; beyond it requests are answered with 503.",
+        help="Maximum of all bodies in memory; beyond it the connection that has been sending for "
+        "longest is dropped, or else the request is answered with 503.",
     )  # fmt: skip
     @click.option(
         "--connections-limit", type=click.IntRange(1), default=DEFAULTS.connections,
         show_default=True,
-        help="Maximum client connections; beyond it the idlest and slowest are dropped.",
+        help="Maximum client connections; beyond it the connection that has been idle or sending "
+        "for longest is dropped.",
     )  # fmt: skip
     @functools.wraps(command)
     def with_front(

@@ -205,7 +205,7 @@ class Speculation(click.ParamType[Risk | None]):
     type=click.Path(path_type=Path, file_okay=False),
     help="Write a timeline of each mode, except the bounds, to this new folder.",
 )
-@click.option("--view", is_flag=True, help="Then show two modes side by side in a local page.")
+@click.option("--view", is_flag=True, help="At the end, show two modes side by side.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def command(
     trace: Path,

@@ -60,7 +60,7 @@ def show(path: Path, as_json: bool) -> None:
     "--loss", type=Number(0, 1), default=0.02, show_default=True,
     help="The loss of quality within which the fastest point is named.",
 )  # fmt: skip
-@click.option("--device", default="cpu", show_default=True, help="Of both models: cpu, cuda.")
+@click.option("--device", default="cpu", show_default=True, help="Device: cpu or cuda.")
 @click.option("--figures", type=click.Path(path_type=Path), help="A folder for figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def profile(

@@ -253,10 +253,10 @@ def command(
 ) -> int:
     """Run WORLD live: an installed world, or FILE.py with a function make.
 
-    Without --llm the run is offline: the world's own author answers, and simulated instances give
-    the latency. A run survives Ctrl-C and kill -9: `metropolis resume` continues it with the
-    history of an uninterrupted run. Exit status: 0 finished, 2 bad input or a failing model,
-    3 budget exhausted, 4 --verify found a difference, 130 interrupted.
+    Without --llm the run is offline: the world's own author answers, and without --store simulated
+    instances give the latency. A run survives Ctrl-C and kill -9: `metropolis resume` continues it
+    with the history of an uninterrupted run. Exit status: 0 finished, 2 bad input or a failing
+    model, 3 budget exhausted, 4 --verify found a difference, 130 interrupted.
     """
     if trust and resume is None:
         raise click.UsageError("--trust is for a run that --resume continues")

@@ -23,7 +23,7 @@ from metropolis.names import check_name, cut
 from metropolis.runtime.reruns.state_at import agent_at, state_at
 from metropolis.types import MetropolisError, Step
 from metropolis.workers.invocations import Invocation, Invocations
-from metropolis.world.base import Agent, Tables
+from metropolis.world.base import Agent
 from metropolis.world.encoding import entity_to_json
 
 SHOWN_LETTERS = 400
@@ -60,7 +60,7 @@ def command(run: str, agent: str, at: Step | None, trust: bool, as_json: bool) -
         _print_rows(title, rows)
 
 
-async def _tables(agent: Agent, step: Step) -> Tables:
+async def _tables(agent: Agent, step: Step) -> dict[str, list[dict[str, str]]]:
     with Invocation(Invocations(), step, (agent.name,), agent.tables, agent):
         tables: Any = agent.tables()
         try:
@@ -71,7 +71,7 @@ async def _tables(agent: Agent, step: Step) -> Tables:
         except (AttributeError, TypeError):
             raise MetropolisError(
                 f"tables() returned {cut(tables)}; it should map titles to lists of rows, which "
-                "map columns to texts"
+                "map columns to texts or numbers"
             ) from None
 
 

@@ -27,7 +27,7 @@ _OPTIONS = (
         "--verify-steps",
         metavar="N",
         type=click.IntRange(1),
-        help="Verify at most N steps; in longer runs, those after checkpoints drawn by its seed. "
+        help="Verify at most N steps; of a longer run, those after checkpoints drawn by its seed. "
         f"[default: as many as make {AGENT_STEPS_MAX:,} agent-steps]",
     ),
 )

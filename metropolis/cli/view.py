@@ -41,7 +41,7 @@ from metropolis.viewer.page_file import write_page
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the page with all its data into one file, to be shared, instead of serving it.",
+    help="Write the page and its data, without memories, to one file instead of serving it.",
 )
 def command(
     run: str,

@@ -15,7 +15,7 @@ from metropolis.types import Step
 def _whisper(run: str, text: str, agent: str, at: Step, **given: Any) -> int:
     """Start a branch of RUN at STEP in which an agent has the thought TEXT; run it to its end.
 
-    The agent takes TEXT for a thought of its own. Otherwise the branch is one of metropolis fork.
+    The agent takes TEXT for a thought of its own. Otherwise the branch is as in metropolis fork.
     """
     whisper = Whisper(agent, text)
     return run_branch(run, at, lambda: whisper, **given)

@@ -125,8 +125,8 @@ class World(ABC):
 UNDECIDED: Final = Undecided.UNDECIDED
 """What `Agent.routine` returns if `Agent.proceed` should decide."""
 
-Tables: TypeAlias = Mapping[str, Sequence[Mapping[str, str]]]
-"""Title -> rows, each of which is column -> text."""
+Tables: TypeAlias = Mapping[str, Sequence[Mapping[str, str | float]]]
+"""Title -> rows, each of which is column -> text or number."""
 
 
 class UnsupportedError(MetropolisError):
@@ -157,10 +157,10 @@ class Agent(ABC):
     def routine(self, observation: Any) -> Any:  # noqa: ARG002
         """Return the action for this step if it needs no model; else `metropolis.UNDECIDED`.
 
-        Optional: it is the action that `proceed` would return, without its coroutine or thread, so
-        a class that redefines `proceed` redefines `routine`, too. After UNDECIDED the engine calls
-        `proceed`: `routine` has not changed the agent, except for what `proceed` would change
-        likewise.
+        Optional: it saves the coroutine or thread of `proceed`, and must return the action that
+        `proceed` would return. So a class that redefines `proceed` redefines `routine`, too. After
+        UNDECIDED the engine calls `proceed`. Before it returns UNDECIDED, `routine` must not change
+        the agent in any way that `proceed` would not.
         """
         return UNDECIDED
 
@@ -195,7 +195,7 @@ class Agent(ABC):
         )
 
     def tables(self) -> Tables:
-        """Its mind as tables, which `metropolis show` prints; empty: the fields that are saved.
+        """Return the mind as tables for `metropolis show`; empty: it prints the saved fields.
 
         Called on a copy of the agent.
         """
@@ -204,9 +204,10 @@ class Agent(ABC):
     def intent(self, position: Position) -> Iterable[Position]:  # noqa: ARG002
         """Where the agent expects to be at the beginnings of the steps after the next one.
 
-        `position` is where it is at the beginning of the next one; afterwards it stays where the
-        last one is. A prediction for others that run ahead: a wrong one costs time, and never
-        changes a history. Called between steps; must not change the agent.
+        `position` is the agent's position at the beginning of the next step. After the positions
+        that this method returns, the agent is assumed to stay at the last one. Others that run
+        ahead use this prediction: a wrong one costs time, and never changes a history. Called
+        between steps; must not change the agent.
         """
         return ()
 

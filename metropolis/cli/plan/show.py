@@ -42,7 +42,7 @@ from metropolis.types import MetropolisError
     help="Simulated runs of each schedule, with other output lengths.",
 )  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the lengths."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the lengths."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="A file for the schedule shown.")
 @click.option("--figures", type=click.Path(path_type=Path), help="A folder for figures.")

@@ -51,7 +51,7 @@ class Phases(click.ParamType[int | None]):
 @click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
 @MODEL
 @click.option(
-    "--gpus", type=click.IntRange(1, GPUS_MAX), default=8, show_default=True, help="Of the machine."
+    "--gpus", type=click.IntRange(1, GPUS_MAX), default=8, show_default=True, help="Number of GPUs."
 )
 @click.option("--gpu", type=NamedChoice(GPUS), default="a100-80g", show_default=True)
 @click.option(

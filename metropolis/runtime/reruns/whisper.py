@@ -14,7 +14,7 @@ from metropolis.world.user_errors import describe_error, explain
 
 @dataclass(frozen=True)
 class Whisper:
-    """The edit of a branch in which the agent of a name takes a text for a thought of its own."""
+    """The edit of a branch in which the agent `agent` takes `text` for a thought of its own."""
 
     agent: str
     text: str
