@@ -75,6 +75,18 @@ class CallRecord(_Served):
     def __post_init__(self) -> None:
         self.note_service(None, None)
 
+    def end(self, completed: float, completion: Completion | None) -> None:
+        """Record its end at `completed`; without `completion` it has failed."""
+        self.completed = completed
+        if completion is None:
+            self.failed = True
+            return
+        self.prompt_tokens = completion.prompt_tokens
+        self.output_tokens = completion.output_tokens
+        if (service := completion.service) is not None:
+            started = max(self.sent, completed - service.duration_s)
+            self.note_service(service.instance, started)
+
 
 class CallLog:
     """The calls of a cluster's step, by agent, in the order of sending.
@@ -164,15 +176,7 @@ class CallLog:
         self._ended.append(index)
         agent, number = self._ids[index]
         record = self.calls[agent][number]
-        record.completed = self.clock()
-        if completion is None:
-            record.failed = True
-        else:
-            record.prompt_tokens = completion.prompt_tokens
-            record.output_tokens = completion.output_tokens
-            if (service := completion.service) is not None:
-                started = max(record.sent, record.completed - service.duration_s)
-                record.note_service(service.instance, started)
+        record.end(self.clock(), completion)
         return record
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,8 @@ def test_a_cancelled_request_is_not_joined() -> None:
     answers = []
 
     class Slow:
-        journal = backend = None
+        journal = None
+        backend = SimpleNamespace(name="m")
         models = ModelChoice()
 
         async def call(self, request: Request) -> str:
@@ -38,7 +40,7 @@ def test_a_cancelled_request_is_not_joined() -> None:
             return "yes"
 
     async def ask_twice() -> Any:
-        client = JoiningClient(Slow(), SimpleNamespace())  # type: ignore[arg-type]
+        client = JoiningClient(Slow(), SimpleNamespace(), time.monotonic)  # type: ignore[arg-type]
         request = LLM(client, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
         first = asyncio.create_task(client.call(request))
         await asyncio.sleep(0)
@@ -72,7 +74,7 @@ def test_an_answer_to_a_cancelled_request_is_kept_or_refused(iterations: int) ->
         loop, kept = asyncio.get_running_loop(), KeptAnswers(None, {})
         client = Client(Compatible(f"http://127.0.0.1:{listening.getsockname()[1]}", model="m"))
         client.journal = kept
-        joining = JoiningClient(client, Open())  # type: ignore[arg-type]
+        joining = JoiningClient(client, Open(), time.monotonic)  # type: ignore[arg-type]
         request = LLM(joining, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
         asking = asyncio.create_task(joining.call(request))
         server, _ = await loop.sock_accept(listening)

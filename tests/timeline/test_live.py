@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.controller.native import NativeController
+from metropolis.llm.base import Completion, Request
 from metropolis.runtime.live.configuration import LIVE_MODES
+from metropolis.sim.virtual import VirtualInstances
 from metropolis.timeline.columns import NONE
 from metropolis.timeline.reader import read_timeline
 from tests.timeline.recorded_runs import STEPS, check, simulation
@@ -83,9 +85,25 @@ def test_a_run_in_a_store(tmp_path: Path, mode: str, workers: int) -> None:
     assert np.isnan(found.calls.started_s).all()
 
 
-def test_agents_that_run_ahead_begin_early_and_waste_some_executions(tmp_path: Path) -> None:
+def test_agents_that_run_ahead_begin_early_and_waste_some_executions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+    complete = VirtualInstances.complete
+
+    async def counted(self: VirtualInstances, request: Request) -> Completion:
+        sent.append(request)
+        return await complete(self, request)
+
+    monkeypatch.setattr(VirtualInstances, "complete", counted)
     run = simulation(tmp_path, seed=1, mode="optimistic", agents=9)
-    found = check(tmp_path, run.run(STEPS))
+    result = run.run(STEPS)
+    found = check(tmp_path, result)
+    assert len(found.calls) == len(sent)
+    assert found.calls.wasted.sum() == len(sent) - result.calls
+    bought = result.bought
+    tokens = found.calls.prompt_tokens.sum() + found.calls.output_tokens.sum()
+    assert tokens == bought.prompt_tokens + bought.output_tokens
     dispatched, committed = found.dense("dispatched_s"), found.dense("committed_s")
     ahead = dispatched[1:] < committed[:-1]
     assert ahead.any()

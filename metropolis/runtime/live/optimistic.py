@@ -191,7 +191,7 @@ class OptimisticWorkerPool:
             self.waste_budget,
             waiting_max,
         )
-        self._local.client = client = JoiningClient(self._client, gate)
+        self._local.client = client = JoiningClient(self._client, gate, self._local.clock)
         decisions = make_decisions(*self._where, self._spec, self._local, self._minds)
         return OptimisticWorker(
             self._local,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from math import isnan, nan
 
@@ -49,8 +49,8 @@ class RecordedTimeline:
         self._committed: dict[AgentId, tuple[Step, float]] = {}
         """Agent -> step and time of its last commit."""
         self._began: dict[tuple[Step, AgentId], Began] = {}
-        self._wasted: dict[tuple[Step, AgentId], Iterator[int]] = {}
-        """Numbers of the wasted calls of an agent-step: -1, -2, …"""
+        self._requests: dict[tuple[Step, AgentId], Sequence[CallRecord]] = {}
+        """What was sent for steps of agents that run ahead."""
 
     def restore(self, execution: Execution) -> None:
         """A commit that an earlier process may not have recorded: it was killed.
@@ -103,10 +103,16 @@ class RecordedTimeline:
                 self._writer.dispatched(step + 1, agents, now_s, wall_s)
 
     def _write_calls(self, execution: Execution) -> None:
-        for agent, calls in execution.calls.items():
-            self._writer.called(execution.step, agent, calls, count())
-        for agent in execution.agents if self._wasted else ():
-            self._wasted.pop((execution.step, agent), None)
+        step = execution.step
+        for agent in execution.agents:
+            calls = execution.calls.get(agent, ())
+            if requests := self._requests.pop((step, agent), ()):
+                calls, wasted = _matched(calls, requests)
+                for request in wasted:
+                    if request.completed is None:  # it is cancelled now
+                        request.completed = self._now_s
+                self._writer.called(step, agent, wasted, count(-1, -1), wasted=True)
+            self._writer.called(step, agent, calls, count())
 
     def began(self, step: Step, agent: AgentId) -> None:
         """See Observer."""
@@ -114,14 +120,37 @@ class RecordedTimeline:
         wasted = 0 if before is None else before.wasted + 1
         self._began[step, agent] = Began(self._clock(), time.time(), wasted)
 
-    def was_wrong(self, step: Step, agent: AgentId, calls: Sequence[CallRecord]) -> None:
+    def requested(self, step: Step, agent: AgentId, requests: Sequence[CallRecord]) -> None:
         """See Observer."""
-        numbers = self._wasted.setdefault((step, agent), count(-1, -1))
-        self._writer.called(step, agent, calls, numbers, wasted=True)
+        self._requests[step, agent] = requests
 
     def advance(self) -> None:
         """See TimelineWriter."""
         self._writer.advance()
+
+
+def _matched(
+    calls: Sequence[CallRecord], requests: Sequence[CallRecord]
+) -> tuple[list[CallRecord], list[CallRecord]]:
+    """The `calls`, each at the time of the request that it got its answer from, and other requests.
+
+    An answer may come from a request of an earlier execution, which was wrong.
+    """
+    left, matched = [*requests], []
+    for call in calls:
+        for request in left:
+            if _content_of(request) == _content_of(call):
+                left.remove(request)
+                is_earlier = request.completed is not None and request.completed <= call.sent
+                matched.append(request if is_earlier else call)
+                break
+        else:  # known since an earlier start of the run
+            matched.append(call)
+    return matched, left
+
+
+def _content_of(call: CallRecord) -> tuple[str, str, int, int, bool]:
+    return call.function, call.model, call.prompt_tokens, call.output_tokens, call.failed
 
 
 def _blockers(

@@ -242,7 +242,7 @@ export class Panel {
       ["model", meta.models[calls.model[row]] ?? "–"],
       calls.instance[row] < 0 ? null : ["instance", String(calls.instance[row])],
       flags & FAILED ? ["", "failed"] : null,
-      flags & WASTED ? ["", "sent in vain: the step was repeated"] : null,
+      flags & WASTED ? ["", "sent in vain: the step was repeated without it"] : null,
     ].filter((each) => each !== null);
     const texts = element("div", {}, element("p", { class: "quiet" }, "…"));
     side.callText(index).then(

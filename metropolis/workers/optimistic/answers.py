@@ -12,6 +12,7 @@ from contextvars import Context
 from dataclasses import dataclass, replace
 
 from metropolis.llm.base import Backend, BudgetExhausted, Completion, Promoter, Request
+from metropolis.llm.call_log import CallRecord
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Answers, Key, key_of
 from metropolis.llm.model_choice import ModelChoice
@@ -73,15 +74,16 @@ class JoiningClient:
     A request that no execution waits for any more stays in flight until `cancel_orphans`.
     """
 
-    def __init__(self, client: Client, gate: CallGate) -> None:
-        self._client, self._gate = client, gate
+    def __init__(self, client: Client, gate: CallGate, clock: Callable[[], float]) -> None:
+        """`clock` gives the times of requests."""
+        self._client, self._gate, self._clock = client, gate, clock
         gate.progress = self._progress
         self._ended = 0
         """Requests that have ended."""
         self.on_orphan: Callable[[], None] = lambda: None
         """Called when no execution waits for a request any more."""
-        self.sent: Counter[tuple[AgentId, Step]] = Counter()
-        """(agent, step) -> the requests sent for it."""
+        self._sent: defaultdict[tuple[AgentId, Step], list[CallRecord]] = defaultdict(list)
+        """(agent, step) -> the requests sent for it, without those whose answer was known."""
         self._in_flight: dict[Key, _InFlight] = {}
         self._orphans: dict[Key, _InFlight] = {}
         self._is_cancelling = False
@@ -111,13 +113,20 @@ class JoiningClient:
         """See Sender; streams are not joined."""
         key = key_of(request)
         request = await self._admit(request, key)
-        self.sent[key.agent, key.step] += not self._is_known(key)
+        record = self._record(request, key)
         self._streamed[id(request)] = request
+
+        def end(completion: Completion) -> object:
+            record.end(self._clock(), completion)
+            return on_end(completion)
+
         try:
-            async with aclosing(self._client.stream(request, on_end)) as items:
+            async with aclosing(self._client.stream(request, end)) as items:
                 async for item in items:
                     yield item
         finally:
+            if record.completed is None:
+                record.completed = self._clock()
             del self._streamed[id(request)]
             self._ended += 1
 
@@ -127,10 +136,10 @@ class JoiningClient:
         request = await self._admit(request, key)
         one = self._in_flight.get(key)
         if one is None:
+            record = self._record(request, key)
             task = Context().run(asyncio.ensure_future, self._client.call(request))
             one = self._in_flight[key] = _InFlight(request, task)
-            self.sent[key.agent, key.step] += not self._is_known(key)
-            task.add_done_callback(lambda task: self._end(key, task))
+            task.add_done_callback(lambda task: self._end(key, task, record))
         elif not request.speculative:
             self.promote(key.agent, key.step)
         one.waiting += 1
@@ -151,10 +160,18 @@ class JoiningClient:
             self._check_open(key)
         return request
 
-    def commit(self, agent: AgentId, step: Step) -> int:
+    def commit(self, agent: AgentId, step: Step) -> list[CallRecord]:
         """The step is final; returns the requests that were sent for it."""
         self._first_open[agent] = step + 1
-        return self.sent.pop((agent, step), 0)
+        return self._sent.pop((agent, step), [])
+
+    def _record(self, request: Request, key: Key) -> CallRecord:
+        """The record of a request that is sent now."""
+        model = request.model or self.backend.name
+        record = CallRecord(request.function, model, (), self._clock())
+        if not self._is_known(key):
+            self._sent[key.agent, key.step].append(record)
+        return record
 
     def _check_open(self, key: Key) -> None:
         """Cancel what is left of an aborted execution, a task or thread, if its step is final."""
@@ -210,11 +227,13 @@ class JoiningClient:
     def _progress(self) -> int | None:
         return None if self._in_flight or self._streamed else self._ended
 
-    def _end(self, key: Key, task: asyncio.Task[Completion]) -> None:
+    def _end(self, key: Key, task: asyncio.Task[Completion], record: CallRecord) -> None:
         self._ended += 1
         one = self._in_flight.get(key)
         if one is not None and one.task is task:
             del self._in_flight[key]
             self._orphans.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # without waiting executions nobody else asks for it
+        if task.cancelled():
+            record.completed = self._clock()
+        else:  # without waiting executions nobody else asks for its exception
+            record.end(self._clock(), None if task.exception() else task.result())

@@ -31,8 +31,11 @@ class Observer(Protocol):
     def began(self, step: Step, agent: AgentId) -> None:
         """An execution begins; earlier ones of the agent-step were wrong."""
 
-    def was_wrong(self, step: Step, agent: AgentId, calls: Sequence[CallRecord]) -> None:
-        """An execution was wrong; some of its `calls` may still be in flight."""
+    def requested(self, step: Step, agent: AgentId, requests: Sequence[CallRecord]) -> None:
+        """The requests that were sent for an agent-step which is final now.
+
+        Its calls got the answers of some of them; the others were sent in vain.
+        """
 
 
 def _has_failed(calls: Sequence[CallRecord]) -> bool:

@@ -215,7 +215,7 @@ class OptimisticWorker:
         agent = self._minds.take(number, before)
         last = self._proceed_of[command.step]
         if number in last and (wrong := self._proceeds.pop(last[number], None)) is not None:
-            self._observe_wrong(wrong)
+            self._gate.was_wrong(wrong.number, wrong.step)
         last[number] = command.id
         log, name = self._local.call_log(), self._names[number]
         llm = self._local.llm(name, step, log, speculative=not command.sure)
@@ -339,12 +339,7 @@ class OptimisticWorker:
             del self._resolutions[one.id]
         else:
             del self._proceeds[one.id]
-            self._observe_wrong(one)
-
-    def _observe_wrong(self, one: OneProceed) -> None:
-        self._gate.was_wrong(one.number, one.step)
-        if self._observer is not None:
-            self._observer.was_wrong(one.step, one.number, one.llm.calls)
+            self._gate.was_wrong(one.number, one.step)
 
     def _execution(self, id: ExecutionId) -> OneProceed | OneResolution | None:
         return self._proceeds.get(id) or self._resolutions.get(id)
@@ -392,7 +387,10 @@ class OptimisticWorker:
         for agent, mind in one.minds.items():
             self._minds.final[agent] = mind
             functions = [call.function for call in one.log.calls.get(agent, ())]
-            self._gate.commit(agent, one.step, functions, self._client.commit(agent, one.step))
+            requests = self._client.commit(agent, one.step)
+            self._gate.commit(agent, one.step, functions, len(requests))
+            if self._observer is not None:
+                self._observer.requested(one.step, agent, requests)
         self._advanced.update(one.agents)
         minds = {agent: mind.saved for agent, mind in one.minds.items()}
         self._commits.add(one.execution(), minds)
