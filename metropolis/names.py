@@ -21,6 +21,11 @@ def shortened(names: Collection[str], most: int) -> str:
     return ", ".join([*names][:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def counted(count: int, noun: str) -> str:
+    """ "1 step", "2,520 steps"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def cut(value: object, most: int = 80) -> str:
     """The `repr` of `value`, cut to `most` characters, of which the last is then an ellipsis."""
     text = repr(value)

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.names import counted
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES
 from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
 from metropolis.tables import print_whole
@@ -49,7 +50,8 @@ def print_table(
     console.width = max(console.width, TABLE_WIDTH)
     console.print(
         f"{meta.name or 'a trace without a name'}, hours {results[0].hours}: "
-        f"{trace.agents} agents, {trace.steps:,} steps, {len(trace.calls):,} calls "
+        f"{counted(trace.agents, 'agent')}, {counted(trace.steps, 'step')}, "
+        f"{counted(len(trace.calls), 'call')} "
         f"(movement {meta.movement_origin}, calls {meta.calls_origin}); "
         f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
         f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."

@@ -19,6 +19,7 @@ from metropolis.cli.run_options import DEFAULT_CONCURRENCY, RunOptions
 from metropolis.cli.story import WIDTH
 from metropolis.cli.terminal import without_controls
 from metropolis.llm.usage import Usage
+from metropolis.names import counted
 from metropolis.runtime.folder.run_directory import Origin, RunDirectory
 from metropolis.runtime.live.estimate import Estimate
 from metropolis.runtime.live.result import RunResult
@@ -221,7 +222,8 @@ def print_summary(run: Summary) -> None:
     console = _console()
     how = run.mode if run.rule is None else f"{run.mode} ({run.rule})"
     console.print(
-        f"\n{run.world}: {run.agents:,} agents, {run.steps:,} steps ({_hours(run.span_s)} of "
+        f"\n{run.world}: {counted(run.agents, 'agent')}, {counted(run.steps, 'step')} "
+        f"({_hours(run.span_s)} of "
         f"simulated time), {how}, seed {run.seed}, in {run.wall_s:,.1f} s of real time."
     )
     known = "" if run.verified else " (not verified; run --verify checks it against lockstep)"
@@ -296,7 +298,7 @@ def print_estimate(found: Estimate) -> None:
     """Print an estimate as text, with its method."""
     console = _console()
     console.print(
-        f"{found.world}: {found.agents:,} agents, {found.steps:,} steps "
+        f"{found.world}: {counted(found.agents, 'agent')}, {counted(found.steps, 'step')} "
         f"({_hours(found.span_s)} of simulated time). Nothing was sent to a model."
     )
     part = (

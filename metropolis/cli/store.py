@@ -14,6 +14,7 @@ from rich.table import Table
 
 from metropolis.addresses import shown
 from metropolis.cli.terminal import printable
+from metropolis.names import counted
 from metropolis.store.base import (
     Inspection,
     Queued,
@@ -130,7 +131,10 @@ def _opened(address: str | None, run: str | None = None) -> Iterator[Server]:
 
 def _described(about: Inspection) -> Iterable[tuple[str, str]]:
     info = about.info
-    yield "world", f"{info.world}, seed {info.seed}, {len(info.agents):,} agents, {info.metric}"
+    yield (
+        "world",
+        f"{info.world}, seed {info.seed}, {counted(len(info.agents), 'agent')}, {info.metric}",
+    )
     yield (
         "floor",
         f"{about.floor:,} of {info.last_step:,}; collected below {about.released:,}",

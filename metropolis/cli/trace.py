@@ -13,6 +13,7 @@ from rich.table import Table
 
 from metropolis.cli.trace_generate import generate_command, tile_command
 from metropolis.maps.map import read_genagent_map
+from metropolis.names import counted
 from metropolis.tables import print_whole
 from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
@@ -86,7 +87,8 @@ def import_command(
     if (shown := trace.shown) is not None:
         seen = f", {activities(shown)} changes of activity, {conversations(shown)} conversations"
     click.echo(
-        f"{out}: {trace.agents} agents, {trace.steps} steps, {len(trace.calls)} calls"
+        f"{out}: {counted(trace.agents, 'agent')}, {counted(trace.steps, 'step')}, "
+        f"{counted(len(trace.calls), 'call')}"
         f"{typical}{seen}"
         + (f"; jumps clamped: {imported.clamped} agent-steps changed" if jumps == "clamp" else "")
     )

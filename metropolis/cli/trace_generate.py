@@ -9,6 +9,7 @@ import click
 
 from metropolis.bench import MODEL, Number
 from metropolis.llm.model_choice import ModelChoice
+from metropolis.names import counted
 from metropolis.progress import progress_bar
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.largeville import generate, tile
@@ -138,6 +139,6 @@ def _write(trace: Trace, out: Path) -> None:
     write_trace(trace, out)
     meta = trace.meta
     click.echo(
-        f"{out}: {trace.agents} agents, {trace.steps} steps, {meta.movement_origin} movement;"
-        f" {len(trace.calls)} {meta.calls_origin} calls"
+        f"{out}: {counted(trace.agents, 'agent')}, {counted(trace.steps, 'step')}, "
+        f"{meta.movement_origin} movement; {counted(len(trace.calls), f'{meta.calls_origin} call')}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,11 @@ class Minds:
         minds = read_document(path, CHECKPOINT, self._checkpoints.run, _Checkpoint).agents
         if (mind := minds.get(self._meta.agents[agent])) is None:
             return {"memories": None, "note": NO_MIND}
-        kept = [
-            memory for memory in self._read(msgspec.json.decode(mind)) if memory["step"] <= step
-        ]
+        # An agent may keep its memories in another order than that of their steps.
+        kept = sorted(
+            (each for each in self._read(msgspec.json.decode(mind)) if each["step"] <= step),
+            key=itemgetter("step"),
+        )
         note = None if at >= step and self._memories else f"As of the checkpoint of step {at}."
         return {"memories": kept[: -MEMORIES_MAX - 1 : -1], "note": note}
 

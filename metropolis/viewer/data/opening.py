@@ -29,6 +29,7 @@ from metropolis.viewer.data.side import Side, Steps
 from metropolis.viewer.data.timeline_columns import TimelineColumns
 from metropolis.viewer.data.trace_steps import TraceSteps
 
+KNOWN_ANSWERS = "Answers that were known from before took no time: durations may lack theirs."
 PROFILE = "llama-3-8b/l4"
 """Of the instances on which a run is replayed that does not say its own."""
 USUAL_RACE = ("lockstep", "versioned")
@@ -57,7 +58,13 @@ def open_run(folder: Path) -> Side:
         RecordedTexts(directory.calls, steps.calls),
         Minds(folder, directory.run, meta, view.appearance.memories),
         lambda: is_locked(directory.journal),
+        note=KNOWN_ANSWERS if _knows_answers(directory) else None,
     )
+
+
+def _knows_answers(directory: RunDirectory) -> bool:
+    """Whether the run is a branch, or was resumed: each process has timeline files of its own."""
+    return bool(directory.lineage) or len([*(directory.root / FOLDER).glob("calls-*")]) > 1
 
 
 def _prices(about: Mapping[str, Any]) -> list[float] | None:

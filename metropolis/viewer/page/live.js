@@ -24,6 +24,7 @@ export async function follow(page) {
 
 function disconnected(sentence) {
   byId("live-state").textContent = sentence;
+  byId("live-numbers").textContent = ""; // they may be older than the run's end
   for (const command of COMMANDS) byId(`run-${command}`).hidden = true;
 }
 

@@ -104,8 +104,11 @@ class Page {
     document.title = `${this.sides.map((side) => titleOf(side.meta)).join(" and ")} · metropolis`;
     byId("title").textContent = this.sides.map((side) => titleOf(side.meta)).join(" / ");
     const steps = meta.target && meta.target !== meta.steps ? `${count(meta.steps)} of ${count(meta.target)} steps` : plural(meta.steps, "step");
-    const time = this.sides.length > 1 && !this.isBranch ? null : seconds(meta.end_s);
-    const parts = [...this.raceParts(), plural(meta.agents.length, "agent"), steps, plural(meta.calls, "call"), time, meta.clock === "simulated" ? "simulated time" : null].filter((part) => part !== null);
+    const facts = []; // of the first side, as far as those of a second one are the same
+    if (meta.counts.executions && !this.isBranch) facts.push(plural(meta.calls, "call"));
+    if (meta.counts.executions && this.sides.length === 1) facts.push(seconds(meta.end_s));
+    const clock = meta.clock === "simulated" ? ["simulated time"] : [];
+    const parts = [...this.raceParts(), plural(meta.agents.length, "agent"), steps, ...facts, ...clock];
     byId("facts").textContent = parts.join(" · ");
     byId("facts").title = byId("facts").textContent;
     const notes = this.sides.map((side) => side.meta.note).filter(Boolean);
@@ -248,7 +251,11 @@ class Page {
     }
     // in its own time: just after it has come to that step
     const time = step > 0 ? this.sides[side].committed(agent, step - 1) : 0;
-    if (time !== undefined && Number.isFinite(time)) this.state.set({ at: time });
+    if (time === undefined || !Number.isFinite(time)) return;
+    if (this.sides[side].committed(agent, step) <= time) {
+      this.setBasis("step"); // the step takes no time: at any time the agent is before or beyond it
+      this.state.set({ at: step });
+    } else this.state.set({ at: time });
   }
 
   moveTo(basis, at) {

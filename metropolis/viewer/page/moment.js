@@ -50,7 +50,9 @@ export class Moment {
         continue;
       }
       const execution = side.execution(agent, step);
-      const waits = execution !== null && !(execution.dispatched <= time);
+      // a row that is not recorded yet has neither a beginning nor a blocker: its agent runs
+      const isRecorded = execution !== null && (execution.blockedBy >= 0 || !Number.isNaN(execution.dispatched));
+      const waits = isRecorded && !(execution.dispatched <= time);
       this.status[agent] = waits ? WAITING : RUNNING;
       if (execution === null) continue;
       if (waits) this.blockedBy[agent] = execution.blockedBy;

@@ -209,9 +209,11 @@ export class Panel {
       body.textContent = "…";
       try {
         const { memories, note } = await side.mind(agent, step);
-        const list = (memories ?? []).slice(0, SHOWN_MAX); // the newest ones are first
+        const known = memories ?? []; // the newest ones are first
+        const list = known.slice(0, SHOWN_MAX);
+        const cut = list.length < known.length ? `The newest ${list.length} of ${known.length} are shown.` : null;
         body.replaceChildren(
-          ...(note ? [element("p", { class: "quiet" }, note)] : []),
+          ...[note, cut].filter(Boolean).map((sentence) => element("p", { class: "quiet" }, sentence)),
           element("ol", { class: "moments" }, ...list.map((each) => element("li", {}, element("span", { class: "text" }, each.text), each.kind ? element("span", { class: "quiet" }, ` ${each.kind}`) : null))),
         );
       } catch (error) {

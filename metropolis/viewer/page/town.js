@@ -228,6 +228,7 @@ export class Town {
       if (!taken.isFree(x - width / 2, y - 7, width, 14)) {
         width = (box.x1 - box.x0 + 3) * scale;
         name = fitted(context, name, width);
+        if (!taken.isFree(x - width / 2, y - 7, width, 14)) continue;
       }
       taken.take(x - width / 2, y - 7, width, 14);
       if (this.isInside(x, y)) outlined(context, name, x, y, theme.floor);

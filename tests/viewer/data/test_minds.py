@@ -54,6 +54,12 @@ def test_memories_until_a_step(tmp_path: Path) -> None:
         found.mind(2, 3)
 
 
+def test_the_newest_memories_are_first_whatever_their_order_in_the_mind(tmp_path: Path) -> None:
+    nodes = [memory(made) for made in (2, 0, 3, 1)]
+    found = opened(tmp_path, LIST, {4: {"memory": {"nodes": nodes}}})
+    assert steps_of(found.mind(0, 4)) == [3, 2, 1, 0]
+
+
 @pytest.mark.parametrize(
     "mind",
     [None, 3, [], {}, {"memory": 3}, {"memory": {"nodes": 3}}, {"memory": {"nodes": [3, None]}}],

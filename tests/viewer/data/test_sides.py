@@ -179,6 +179,8 @@ def test_a_branch_beside_its_run(shared_run: Path, tmp_path: Path) -> None:
     scenario = make_scenario(WORLD, agents=AGENTS, seed=1)
     Simulation(scenario.world, scenario.agents, out=tmp_path / "b", resume=True).run(STEPS)
     run, branch = open_sides(shared_run, f"{tmp_path / 'b'}")
+    assert run.meta()["note"] is None
+    assert "durations may lack theirs" in branch.meta()["note"]
     forked = branch.meta()["forked"]
     assert (forked["run"], forked["step"]) == (f"{shared_run}", 30)
     assert "Villager 1" in forked["edits"]
