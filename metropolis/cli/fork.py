@@ -110,7 +110,7 @@ def run_branch(
                 seed=seed,
                 on_step=lambda _: advance(1),
                 trust=trust,
-                about=options.about(folder, scenario),
+                about=options.about(folder),
             )
     except BaseException:
         if out is None and folder.is_dir() and not any(folder.iterdir()):

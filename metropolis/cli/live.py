@@ -229,7 +229,7 @@ def _create_run(
             scenario.world,
             scenario.agents,
             options.client(backend),
-            options.configuration(scenario, folder, resume=resume, trust=trust),
+            options.configuration(folder, resume=resume, trust=trust),
         )
     except TakenError:
         raise  # another process took the folder: its files stay

@@ -108,10 +108,9 @@ class RunOptions:
         _ = self.fleet, self.models  # fail fast: the mode comparison at the end needs the fleet
         check_workers(self.workers, store=self.store)
 
-    def about(self, folder: Path, scenario: Scenario) -> dict[str, Any]:
-        """How run.json in `folder` says that `scenario` is run."""
-        files = {WORLD_FILES: files_sha256(self.world)}
-        return self.kept(folder) | {"agents": len(scenario.agents)} | files
+    def about(self, folder: Path) -> dict[str, Any]:
+        """What run.json in `folder` says about the run."""
+        return self.kept(folder) | {WORLD_FILES: files_sha256(self.world)}
 
     def kept(self, folder: Path) -> dict[str, Any]:
         """Return the options as run.json in `folder` keeps them: without passwords.
@@ -234,10 +233,8 @@ class RunOptions:
         policy, dispatcher = plug_ins(name, self.dispatcher, fleet.dispatcher_view())
         return VirtualInstances(backend, fleet, policy=policy, dispatcher=dispatcher, choice=choice)
 
-    def configuration(
-        self, scenario: Scenario, folder: Path, *, resume: bool, trust: bool
-    ) -> RunConfiguration:
-        """Return the configuration of a run of `scenario` in `folder`."""
+    def configuration(self, folder: Path, *, resume: bool, trust: bool) -> RunConfiguration:
+        """Return the configuration of a run in `folder`."""
         return RunConfiguration(
             mode=self.mode,
             rule=self.rule,
@@ -255,7 +252,7 @@ class RunOptions:
             metrics_port=self.metrics,
             waste_budget=self.waste_budget,
             stall_s=self.stall,
-            about=self.about(folder, scenario),
+            about=self.about(folder),
         )
 
     def client(self, backend: Backend) -> Client:
@@ -334,7 +331,9 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
 
 def _shown(value: Any) -> str:
     """The value of an option that may be given several times, or once."""
-    return ", ".join(value) or "not given" if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(value) or "not given"
+    return "not given" if value is None else str(value)
 
 
 def _check_ranges(kept: Mapping[str, Any]) -> None:

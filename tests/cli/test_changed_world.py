@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from metropolis.world.scenario import files_sha256
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, summary
 
 CHANGED = "has changed since the run in mine began"
 
@@ -32,3 +32,15 @@ def test_the_hash_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "residents.toml").rename(tmp_path / "others.toml")
     hashes.add(files_sha256(f"{tmp_path}"))
     assert len(hashes - {None}) == 4
+
+
+def test_a_run_without_agents_is_resumed_without_agents(run: Run) -> None:
+    """The world may make others for a number of agents, though it is the same number."""
+    source = Path("meadow.py").read_text()
+    different = source.replace("side=9", "side=7 if agents else 9")
+    Path("meadow.py").write_text(different)
+    whole = summary(run, "meadow.py", "--steps", "12", "--quiet", "--out", "whole")
+    run("meadow.py", "--steps", "4", "--quiet", "--out", "mine")
+    resumed = summary(run, "resume", "mine", "--steps", "12", "--quiet")
+    assert resumed["history_sha256"] == whole["history_sha256"]
+    assert run("resume", "mine", "--verify", "--quiet")[0] == 0

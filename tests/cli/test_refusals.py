@@ -116,7 +116,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("resume", "nowhere"), "nowhere: holds no run;"),
         (("resume", "uninterrupted", "--seed", "5"), "No such option '--seed'"),
         (("--resume", "uninterrupted", "--seed", "5"), "its seed is 0, and 5 would be another run"),
-        (("--resume", "uninterrupted", "--agents", "5"), "its agents is 6, and 5 would be"),
+        (("--resume", "uninterrupted", "--agents", "5"), "its agents is not given, and 5 would be"),
         (
             ("--resume", "uninterrupted", "--world-option", "a=b"),
             "its world-option is not given, and a=b would be another run",

@@ -20,8 +20,7 @@ from metropolis.world.scenario import make_scenario
 def test_the_command_line_has_the_same_defaults(tmp_path: Path) -> None:
     given = command.make_context("run", ["minimal"]).params
     options = RunOptions(**{field.name: given[field.name] for field in fields(RunOptions)})
-    scenario = make_scenario("minimal")
-    found = options.configuration(scenario, tmp_path, resume=False, trust=False)
+    found = options.configuration(tmp_path, resume=False, trust=False)
     assert found.store == "memory"
     assert found.workers == "1"
     own: dict[str, Any] = {name: getattr(DEFAULTS, name) for name in OWN}

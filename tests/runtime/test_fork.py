@@ -272,6 +272,14 @@ def rename(moment: Moment) -> None:
     moment.agents["w00"].name = "Zed"
 
 
+def remove_agent(moment: Moment) -> None:
+    del moment.agents["w00"]
+
+
+def add_what_an_agent_may_add(moment: Moment) -> None:
+    moment.entities["note/w00/9/0"] = Entity("note/w00/9/0", (1, 1), "note", {})
+
+
 def misspell(moment: Moment) -> None:
     moment.agent = {}  # type: ignore[attr-defined]
 
@@ -284,7 +292,9 @@ def misspell(moment: Moment) -> None:
         (rename, "the edit renames the agent 'w00' to 'Zed'; agents keep their names"),
         (move, "the edit has moved 'w00' from"),
         (add_nowhere, "should be an Entity of that name"),
-        (replace_agent, "has replaced an agent"),
+        (replace_agent, "has replaced, added or removed an agent"),
+        (remove_agent, "has replaced, added or removed an agent"),
+        (add_what_an_agent_may_add, "a name that 'w00' could give to a thing it adds"),
         (remove_body, "do not match at 'w00'"),
         (set_to_nonsense, "'w00' .* cannot be saved"),
         (set_to_a_number, "the edit leaves a state that cannot be restored: .*'w00'"),

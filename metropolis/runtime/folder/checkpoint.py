@@ -90,6 +90,12 @@ class Checkpoints:
             crowded = min(inner, key=lambda place: steps[place + 1] - steps[place - 1])
             self.path(steps[crowded]).unlink()
 
+    def remove_beyond(self, step: Step) -> None:
+        """Remove the checkpoints of later steps."""
+        for later in self.steps():
+            if later > step:
+                self.path(later).unlink()
+
     def path(self, step: Step) -> Path:
         """The path of the checkpoint of `step`."""
         return self.folder / f"{step}{SUFFIX}"

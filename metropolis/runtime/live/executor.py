@@ -70,8 +70,12 @@ class Executor:
         self._store, self._names, self._lease_s = store, store.info().agents, lease_s
         self._async_store = store.async_store()
         self._fence = _acquire_lease(store, lease_s)
-        self._nodes = retry(store.nodes)
-        self._controller = controller_of(self._nodes)
+        try:
+            self._nodes = retry(store.nodes)
+            self._controller = controller_of(self._nodes)
+        except BaseException:  # such as agents at different steps in lockstep
+            store.release_lease(self._fence)
+            raise
         self._positions: list[Position] = list(self._nodes.positions)
         self._last_id = self._nodes.last_id
         self._outstanding: dict[str, Dispatch] = {}

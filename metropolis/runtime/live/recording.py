@@ -156,6 +156,7 @@ class Recording:
         """Record and yield the steps below `floor`, one by one."""
         if self.directory is not None and self.recorder.next_step == self._first_step < floor:
             self.directory.trace.unlink(missing_ok=True)  # of an earlier process: it lacks these
+            self.directory.checkpoints.remove_beyond(self._first_step)  # the history is cut there
         for record in self.recorder.advance(floor):
             if self.directory is None:
                 self.history.append(record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import iscoroutine
 from math import inf, isfinite
 from typing import Any
@@ -57,14 +57,22 @@ def initial_entities(
     """What `World.reset` returns. Raises MetropolisError unless it fits `names` and the metric."""
     entities = reset(world, seed, options)
     check_entities(world, entities, names)
+    check_free_names(f"{type(world).__name__}.reset returned", entities, names)
+    return entities
+
+
+def check_free_names(source: str, entities: Iterable[Entity], names: Collection[str]) -> None:
+    """Raise MetropolisError if an entity has a name that `Member.add` may give to a later one.
+
+    `source` is the beginning of the error.
+    """
     for entity in entities:
         added = _ADDED.fullmatch(entity.name)
         if added is not None and added[1] in names:
             raise MetropolisError(
-                f"{type(world).__name__}.reset returned an entity {entity.name!r}, a name that "
-                f"{added[1]!r} could give to a thing it adds; choose another name"
+                f"{source} an entity {entity.name!r}, a name that {added[1]!r} could give to a "
+                "thing it adds; choose another name"
             )
-    return entities
 
 
 def reset(world: World, seed: int, options: Mapping[str, Any]) -> list[Entity]:

@@ -100,14 +100,14 @@ class Simulation:
         self._clock = RunClock(self.client.backend)
         self._recording = Recording(world, self.agents, configuration)
         virtual = self._clock.virtual is not None
-        self._stored = stored_run(configuration, self._recording.directory, virtual, world)
         self._invocations = Invocations()
-        check_workers(
-            configuration.workers,
-            store=self._stored.address,
-            ray_address=configuration.ray_address,
-        )
         with self._recording.keeping_answers(self.client):
+            self._stored = stored_run(configuration, self._recording.directory, virtual, world)
+            check_workers(
+                configuration.workers,
+                store=self._stored.address,
+                ray_address=configuration.ray_address,
+            )
             note_location(self._stored, self._recording.directory)
             if not self._stored.shared:
                 self._recording.checkpoint = self._attach_store(self._stored)

@@ -11,7 +11,7 @@ import msgspec
 
 from metropolis.names import cut
 from metropolis.runtime.folder.checkpoint import Checkpoint
-from metropolis.runtime.live.setup import bodies, check_entities
+from metropolis.runtime.live.setup import bodies, check_entities, check_free_names
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
@@ -122,9 +122,13 @@ def _check(
     if {name: id(agent) for name, agent in moment.agents.items()} != {
         name: id(agent) for name, agent in people.items()
     }:
-        raise MetropolisError("the edit has replaced an agent; it should change the agent's fields")
+        raise MetropolisError(
+            "the edit has replaced, added or removed an agent; it should change the agents' fields"
+        )
     entities, names = list(moment.entities.values()), list(people)
     check_entities(world, entities, names)
+    known = {entity.name for entity in checkpoint.entities}
+    check_free_names("the edit adds", (one for one in entities if one.name not in known), names)
     before, after = bodies(checkpoint.entities, names), bodies(entities, names)
     for name, was, now in zip(names, before, after, strict=True):
         if was != now:

@@ -166,10 +166,10 @@ def check_step(origin: RunDirectory, at: Step) -> None:
             f"{origin.root}: is a branch that begins at step {lineage[-1].step}; use the "
             f"original run, {lineage[-1].run}, at {at}"
         )
-    recorded = origin.recorded_steps
-    if not 0 <= at <= recorded:
+    recorded, first = origin.recorded_steps, lineage[-1].step if lineage else 0
+    if not first <= at <= recorded:
         raise MetropolisError(
-            f"{origin.root}: has {recorded} recorded steps; the step should be 0 to "
+            f"{origin.root}: has {recorded} recorded steps; the step should be {first} to "
             f"{recorded}, not {at}"
         )
 
