@@ -206,14 +206,19 @@ class Client:
         if self.journal is not None:
             self.journal.close()
 
-    async def call(self, request: Request, on_piece: OnPiece | None = None) -> Completion:
+    async def call(self, request: Request) -> Completion:
         """The answer to `request`; raises LLMError on failure.
 
-        `on_piece` receives the pieces of the answer as they arrive; a failure after the first piece
-        is not retried.
+        A known answer comes as any other: once all tasks that are ready have sent their requests.
         """
-        # A known answer comes as any other: once the tasks that are ready have sent theirs.
         await asyncio.sleep(0)
+        return await self.answer(request)
+
+    async def answer(self, request: Request, on_piece: OnPiece | None = None) -> Completion:
+        """Like `call`, but a known answer comes at once: for tasks of their own.
+
+        `on_piece` receives the pieces as they arrive; a failure after the first is not retried.
+        """
         key = None
         if self.journal is not None:
             key = key_of(request)
@@ -235,7 +240,7 @@ class Client:
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def call() -> Completion:
-            completion = await self.call(request, pieces.put_nowait)
+            completion = await self.answer(request, pieces.put_nowait)
             on_end(completion)
             return completion
 

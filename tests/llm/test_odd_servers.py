@@ -227,7 +227,7 @@ def test_an_error_in_place_of_an_answer_is_told(
             reason = error if isinstance(error, str) else error["message"]
             on_piece = (lambda _: None) if stream else None
             with pytest.raises(kind, match=f"with an error: {reason}"):
-                await client.call(request(messages=CHAT), on_piece)
+                await client.answer(request(messages=CHAT), on_piece)
             await client.close()
 
     asyncio.run(ask())

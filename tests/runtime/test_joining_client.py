@@ -30,7 +30,7 @@ def test_a_cancelled_request_is_not_joined() -> None:
         backend = SimpleNamespace(name="m")
         models = ModelChoice()
 
-        async def call(self, request: Request) -> str:
+        async def answer(self, request: Request) -> str:
             answers.append(request)
             try:
                 await asyncio.sleep(0.01 if len(answers) == 2 else 60)

@@ -137,7 +137,7 @@ class JoiningClient:
         one = self._in_flight.get(key)
         if one is None:
             record = self._record(request, key)
-            task = Context().run(asyncio.ensure_future, self._client.call(request))
+            task = Context().run(asyncio.ensure_future, self._client.answer(request))
             one = self._in_flight[key] = _InFlight(request, task)
             task.add_done_callback(lambda task: self._end(key, task, record))
         elif not request.speculative:
