@@ -229,12 +229,10 @@ def print_summary(run: Summary) -> None:
     known = "" if run.verified else " (not verified; run --verify checks it against lockstep)"
     console.print(f"history_sha256 {run.history_sha256}{known}\n")
     for origin in run.lineage:
-        changed = f"; {origin.edit} has changed {', '.join(origin.edited) or 'nothing'}"
-        sentence = (
-            f"A branch of {origin.run} from step {origin.step:,} on, seed {origin.seed}"
-            f"{changed if origin.edit else ''}.\n"
-        )
-        console.print(without_controls(sentence))
+        sentence = f"A branch of {origin.run} from step {origin.step:,} on, seed {origin.seed}"
+        if origin.edit:
+            sentence += f"; {origin.edit} has changed {', '.join(origin.edited) or 'nothing'}"
+        console.print(without_controls(f"{sentence}.\n"))
     print_whole(_calls_table(run.usage, run.cost), console)
     if (purchases := _purchases_note(run)) is not None:
         console.print(purchases)
@@ -256,7 +254,9 @@ def print_summary(run: Summary) -> None:
         print_whole(_comparison_table(run.comparison), console)
     if run.no_comparison:
         console.print(f"\n{run.no_comparison}")
-    written = [f"{path.name}{'/' * path.is_dir()}" for path in sorted(Path(run.out).iterdir())]
+    written = [
+        f"{path.name}/" if path.is_dir() else path.name for path in sorted(Path(run.out).iterdir())
+    ]
     console.print(f"\nWritten to {run.out}: {', '.join(written)}")
     if run.verified is not None:
         console.print(f"\n{run.verified}")
@@ -286,7 +286,9 @@ def _purchases_note(run: Summary) -> str | None:
     if (bought.prompt_tokens, bought.output_tokens) == tokens and not bought.lost_tokens:
         return None
     cost = "" if bought.cost is None else f", cost {bought.cost:,.4f}"
-    lost = f"; {bought.lost_tokens:,} tokens, at most, without an answer" * bool(bought.lost_tokens)
+    lost = ""
+    if bought.lost_tokens:
+        lost = f"; {bought.lost_tokens:,} tokens, at most, without an answer"
     return (
         f"\nThis is the history. Bought in total: {bought.answers:,} answers, "
         f"{bought.prompt_tokens:,} prompt tokens, {bought.output_tokens:,} output tokens"

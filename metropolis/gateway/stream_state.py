@@ -228,7 +228,8 @@ class PartialAnswer:
         """Add a choice; return the part of its text that the client does not have."""
         text = choice.text or choice.delta.content or ""
         self.is_understood &= choice.delta.is_plain
-        self.output_tokens += bool(text)
+        if text:
+            self.output_tokens += 1
         tokens = self.output_tokens
         if part_tokens is not None:
             tokens = self._kept_tokens + part_tokens

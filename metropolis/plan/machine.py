@@ -59,7 +59,9 @@ class LoadingTime:
     def of(self, weight_bytes: float, plan: ExecutionPlan) -> float:
         """Seconds until a model with that plan can answer."""
         read_s = self.base_s + self.s_per_gb * weight_bytes / plan.tp / 1e9
-        one_s = max(self.least_s, read_s) + (plan.tp > 1) * self.parallel_s
+        one_s = max(self.least_s, read_s)
+        if plan.tp > 1:
+            one_s += self.parallel_s
         return min(self.most_s, self.of_copies(one_s, plan.dp))
 
     def of_copies(self, one_s: float, copies: int) -> float:

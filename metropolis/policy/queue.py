@@ -15,7 +15,8 @@ _Item = tuple[int, float, int, QueuedRequest]
 
 def priority_of(policy: Policy, request: QueuedRequest) -> int:
     """The rank of `request`; that of a speculative one is above every other. Raises PluginError."""
-    return rank_of(policy, request) + request.speculative * SPECULATIVE_PRIORITY
+    rank = rank_of(policy, request)
+    return rank + SPECULATIVE_PRIORITY if request.speculative else rank
 
 
 def order_of(policy: Policy, request: QueuedRequest) -> tuple[int, float, int]:

@@ -156,7 +156,7 @@ class RunState:
 
         def cost(name: str) -> tuple[Step, bool, Step, str]:
             step, foreign = self.clusters[name].step, is_foreign(name)
-            return step + affinity * foreign, foreign, step, name
+            return step + affinity if foreign else step, foreign, step, name
 
         if own:
             lowest = [name for name in self.ready if last_worker(name) in (None, worker)]

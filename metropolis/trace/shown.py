@@ -40,7 +40,8 @@ def activities(shown: Sequence[Shown]) -> int:
     before: dict[AgentId, Look] = {}
     count = 0
     for change in shown:
-        count += change.step > 0 and before.get(change.agent) != change.look
+        if change.step > 0 and before.get(change.agent) != change.look:
+            count += 1
         before[change.agent] = change.look
     return count
 

@@ -212,7 +212,9 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
     step, agent = bad
     before, after = positions[step, agent], positions[step + 1, agent]
     more = int(too_far.sum()) - 1
-    others = f" (and {more} more jump{'s' if more > 1 else ''})" if more else ""
+    others = ""
+    if more:
+        others = f" (and {more} more {'jumps' if more > 1 else 'jump'})"
     distance = float(displacement(meta.metric, after - before))
     if meta.metric in WALKING and meta.map is not None:
         walk = meta.map.walk(before, after)

@@ -42,7 +42,7 @@ def print_application(console: Console, loaded: LoadedApplication, workload: Wor
     for name, each in workload.items():
         node = each.node
         join = " + " if node.join == "concatenate" else ", "
-        inputs = join.join(node.inputs) + node.chain * " (chain)"
+        inputs = join.join(node.inputs) + (" (chain)" if node.chain else "")
         means = (f"{each.prompt_tokens.mean():,.0f}", f"{each.output_tokens.mean():,.0f}")
         table.add_row(name, printable(node.model), inputs, f"{len(each):,}", *means)
     print_whole(table, console)
@@ -62,7 +62,8 @@ def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]
             if node.loads or _end(name, stage)
         ]
         if continuing := len(stage.nodes) - len(rows):
-            rows.append((f"{continuing} continue{'s' * (continuing == 1)}", *[""] * 5))
+            verb = "continues" if continuing == 1 else "continue"
+            rows.append((f"{continuing} {verb}", *[""] * 5))
         for number, row in enumerate(rows):
             times = [f"{stage.begins_s:,.1f}", f"{stage.ends_s:,.1f}"] if not number else ["", ""]
             table.add_row(*times, *row)

@@ -84,7 +84,7 @@ class StageLog:
         self._begun.append(_Begun(self.now_s, nodes, boundary))
         runs = [
             f"{name} {plan} on GPUs {shown_gpus(gpus[name])}"
-            + " (loads)" * (name not in continuing)
+            + ("" if name in continuing else " (loads)")
             for name, plan in stage.items()
         ]
         number = len(self._past) + len(self._begun)

@@ -103,7 +103,9 @@ def even_shares(gpus: int, least: list[int]) -> Iterable[tuple[int, ...]]:
         spare = gpus - sum(shares)
         if spare < len(poor):
             for chosen in combinations(poor, spare):
-                yield tuple(share + (index in chosen) for index, share in enumerate(shares))
+                yield tuple(
+                    share + 1 if index in chosen else share for index, share in enumerate(shares)
+                )
             return
         for index in poor:
             shares[index] += 1

@@ -143,8 +143,8 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
     axes.set_xticks(
         range(len(groups)),
         [
-            f"hours {hours}\n{agents} agents\n{instances} instance{'s' * (instances > 1)}"
-            f"\npolicy {policy}"
+            f"hours {hours}\n{agents} agents\n{instances} "
+            f"{'instances' if instances > 1 else 'instance'}\npolicy {policy}"
             for hours, agents, instances, policy in groups
         ],
     )
