@@ -84,9 +84,13 @@ def print_table(
 
 def _plugins(setting: Setting) -> str:
     """The settings of instances beside the policy."""
-    told = [f"dispatcher {setting.dispatcher}"] if setting.dispatcher is not None else []
-    told += ["prefix reuse"] if setting.prefix_reuse else []
-    told += [f"reuse {setting.reuse}"] if setting.reuse is not None else []
+    told = []
+    if setting.dispatcher is not None:
+        told.append(f"dispatcher {setting.dispatcher}")
+    if setting.prefix_reuse:
+        told.append("prefix reuse")
+    if setting.reuse is not None:
+        told.append(f"reuse {setting.reuse}")
     return "".join(f", {each}" for each in told)
 
 
@@ -101,7 +105,9 @@ def _risk(setting: Setting, results: Sequence[ReplayResult]) -> str:
 def speculation_of(setting: Setting) -> str:
     """`off`, `auto` or a number, as in `--speculation`."""
     risk = setting.speculation
-    return "off" if risk is None else "auto" if risk == AUTO_RISK else f"{risk.most:g}"
+    if risk is None:
+        return "off"
+    return "auto" if risk == AUTO_RISK else f"{risk.most:g}"
 
 
 def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:

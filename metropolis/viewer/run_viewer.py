@@ -81,12 +81,13 @@ class RunViewer:
             self._first = progress.floor
         elif not progress.paused:
             self._moving_wall_s += INTERVAL_S
+        state = "paused" if progress.paused else "runs"
         left_s = None
         if progress.floor > self._first and not (progress.paused or has_ended):
             per_step_s = self._moving_wall_s / (progress.floor - self._first)
             left_s = per_step_s * (progress.target - progress.floor)
         return {
-            "state": "ended" if has_ended else "paused" if progress.paused else "runs",
+            "state": "ended" if has_ended else state,
             "calls": progress.calls,
             "tokens": progress.tokens,
             "cost": progress.cost,

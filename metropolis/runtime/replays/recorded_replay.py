@@ -63,7 +63,10 @@ def record_replays(
         _write(folder, trace, results, file)
     except BaseException:
         for path in folder.iterdir():
-            rmtree(path) if path.is_dir() else path.unlink()
+            if path.is_dir():
+                rmtree(path)
+            else:
+                path.unlink()
         raise
 
 

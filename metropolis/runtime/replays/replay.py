@@ -195,11 +195,7 @@ def replay(
     makespan_sim_s = measured["makespan_sim_s"]
     return ReplayResult(
         mode=mode,
-        rule="versioned"
-        if chosen.is_optimistic
-        else mode
-        if mode in ("conservative", "versioned")
-        else None,
+        rule=_rule_of(chosen),
         metric=setting.metric.name,
         policy=setting.policy,
         dispatcher=setting.dispatcher,
@@ -217,6 +213,13 @@ def replay(
         **_queueing(measured["started_sim_s"] - measured["sent_sim_s"]),
         **measured,
     )
+
+
+def _rule_of(mode: Mode) -> str | None:
+    """The name of the rule of out-of-order execution; None: the mode follows none."""
+    if mode.is_optimistic:
+        return "versioned"
+    return mode.name if mode.name in ("conservative", "versioned") else None
 
 
 def runs_in_core(setting: Setting) -> bool:
