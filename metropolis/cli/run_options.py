@@ -290,7 +290,10 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
             "with Simulation(…, resume=True)"
         )
     for name in FIXED_OPTIONS:
-        if name in changed and (now := _shown(changed[name])) != (was := _shown(kept[name])):
+        if name not in changed:
+            continue
+        was, now = _shown(kept[name]), _shown(changed[name])
+        if now != was:
             raise MetropolisError(
                 f"{folder}: its {name.replace('_', '-')} is {was}, and {now} would be another run; "
                 "start that with `metropolis run`"

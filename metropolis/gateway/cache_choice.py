@@ -40,12 +40,13 @@ class CacheChoice:
         """
         if request.model is None or not request.prefix:
             return None
-        caches = [
-            CachedPrefix(model, tokens, instance, traits.kept_inputs.get(model, frozenset()))
-            for model in sorted(self._models[instance])
-            if model == request.model or model not in self._receivers
-            if (tokens := self._held_tokens(model, request, instance))
-        ]
+        caches = []
+        for model in sorted(self._models[instance]):
+            if model != request.model and model in self._receivers:
+                continue
+            if tokens := self._held_tokens(model, request, instance):
+                inputs = traits.kept_inputs.get(model, frozenset())
+                caches.append(CachedPrefix(model, tokens, instance, inputs))
         chosen = chosen_by(self._reuse, PlacedRequest(request, instance), caches)
         self._models[instance].add(request.model)
         self._sent.keep(_of(request.model, request), instance, capacity_tokens)

@@ -81,11 +81,11 @@ def list_of(replies: Sequence[Reply]) -> tuple[int, list[tuple[str, str]], bytes
 
     It is the first engine's answer if no other engine lists more; an error if all are.
     """
-    lists = [
-        (reply, models)
-        for reply in replies
-        if reply.status == 200 and (models := _models_in(reply.whole)) is not None
-    ]
+    lists = []
+    for reply in replies:
+        models = _models_in(reply.whole) if reply.status == 200 else None
+        if models is not None:
+            lists.append((reply, models))
     first = lists[0][0] if lists else replies[0]
     names = [{str(model.get("id")) for model in models} for _, models in lists]
     if all(each <= names[0] for each in names):

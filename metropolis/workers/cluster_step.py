@@ -90,8 +90,10 @@ class ClusterSteps:
                 name = member.name
                 reads = part.observed[name], member.reads
                 before = self.latest.get(name)
-                if before and reads == (known := (before.observed[name], before.resolved[name])):
-                    reads = known
+                if before:
+                    known = before.observed[name], before.resolved[name]
+                    if reads == known:
+                        reads = known
                 observed[name], resolved[name] = reads
             writes |= cluster.writes
             events += cluster.events
