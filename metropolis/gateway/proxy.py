@@ -80,13 +80,13 @@ class Gateway:
 
     async def close(self) -> None:
         """Stop probing and close connections."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        ended = await asyncio.gather(*filter(None, (self._sweeping,)), return_exceptions=True)
+        sweeping = self._sweeping
+        if sweeping is not None:
+            sweeping.cancel()
+            await asyncio.wait([sweeping])
         await self.pool.close()
-        for error in ended:
-            if error is not None and not isinstance(error, asyncio.CancelledError):
-                raise error
+        if sweeping is not None and not sweeping.cancelled():
+            sweeping.result()  # raises the error that ended it
 
     @property
     def resuming(self) -> Resuming:
@@ -148,8 +148,10 @@ class Gateway:
                 status = failure_status
             if isinstance(error, PluginError):
                 self._log_fault(error)
-            self.metrics.aborted += status == CLIENT_CLOSED
-            self.metrics.refused += status == TOO_MANY_REQUESTS
+            if status == CLIENT_CLOSED:
+                self.metrics.aborted += 1
+            elif status == TOO_MANY_REQUESTS:
+                self.metrics.refused += 1
             raise
         finally:
             self.pool.in_progress.discard(driver)
