@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -9,6 +10,15 @@ from rich.table import Table
 PROSE = 40
 """Texts wider than this may be wrapped in their cells."""
 _UNLIMITED = 10_000
+
+
+def numbers_table(first: str, *others: str) -> Table:
+    """An empty table: a column of names headed `first`, and columns of numbers headed `others`."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for heading in others:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def print_whole(table: Table, console: Console) -> None:

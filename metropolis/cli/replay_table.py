@@ -13,7 +13,7 @@ from rich.table import Table
 from metropolis.names import counted
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES
 from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
-from metropolis.tables import print_whole
+from metropolis.tables import numbers_table, print_whole
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.schema import Trace
 
@@ -112,10 +112,7 @@ def speculation_of(setting: Setting) -> str:
 
 def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:
     """Print the queueing of calls in the modes that execute them."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("queueing of calls, sim_s", no_wrap=True)
-    for heading in ("mean", "p50", "p99"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = numbers_table("queueing of calls, sim_s", "mean", "p50", "p99")
     for result in results:
         values = result.queueing_mean_sim_s, result.queueing_p50_sim_s, result.queueing_p99_sim_s
         if result.queueing_mean_sim_s is not None:
@@ -126,10 +123,8 @@ def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:
 
 def _print_reuse(console: Console, results: Sequence[ReplayResult], prompt_tokens: int) -> None:
     """Print what prefills started from, in the modes in which a plug-in chose it."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(f"reuse; {prompt_tokens:,} prompt tokens", no_wrap=True)
-    for heading in ("own\ncache", "other\ncaches", "from other\nmodels", "moved\nGB"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("own\ncache", "other\ncaches", "from other\nmodels", "moved\nGB")
+    table = numbers_table(f"reuse; {prompt_tokens:,} prompt tokens", *headings)
     for result in results:
         if (found := result.reuse) is not None:
             tokens = found["own_tokens"], found["reused_tokens"], found["other_model_hits"]

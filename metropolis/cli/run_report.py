@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +25,7 @@ from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.stored import MEMORY
 from metropolis.runtime.reruns.verify import Verified
 from metropolis.sim.cache_choice import ReuseCounts
-from metropolis.tables import print_whole
+from metropolis.tables import numbers_table, print_whole
 from metropolis.types import Step
 from metropolis.world.scenario import Scenario
 
@@ -77,13 +76,13 @@ class Summary:
     llm: str
     model: str | None
     models: Mapping[str, str]
-    """Those named for functions and for @agents."""
+    """The models named for functions and for @agents."""
     stopped: str | None
     history_sha256: str
     verified: Verified | None
     """The result of `--verify`; None without it."""
     calls: int
-    """In the history, like tokens and cost."""
+    """Calls in the history; tokens and cost below are theirs."""
     prompt_tokens: int
     output_tokens: int
     cost: float | None
@@ -95,7 +94,7 @@ class Summary:
     simulated: bool
     """Whether the latency of calls, and so the makespan, is simulated."""
     makespan_s: float
-    """Since the run began: sim_s if simulated, otherwise wall_s."""
+    """Time since the run began: sim_s if simulated, otherwise wall_s."""
     makespan_note: str | None
     """What it leaves out, or includes beside the steps of the history; None: nothing."""
     wall_s: float
@@ -312,7 +311,7 @@ def print_estimate(found: Estimate) -> None:
         f"Rehearsed with the offline author in {found.rehearsal_wall_s:.1f} s: {part}. A real "
         "model's answers differ in length and in their consequences.\n"
     )
-    table = _table(
+    table = numbers_table(
         "function", "calls", "prompt\ntokens", "output\ntokens", "output tokens\nat most"
     )
     if found.total.cost is not None:
@@ -328,7 +327,7 @@ def print_estimate(found: Estimate) -> None:
 
 
 def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:
-    table = _table(
+    table = numbers_table(
         "function", "calls", "prompt\ntokens", "per\ncall", "output\ntokens", "per\ncall"
     )
     if cost is not None:
@@ -354,7 +353,7 @@ def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:
 
 
 def _comparison_table(rows: Sequence[Compared]) -> Table:
-    table = _table(
+    table = numbers_table(
         "mode", "makespan\nsim_s", "times as fast\nas lockstep", "times as fast\nas sequential",
         "share of\noracle", "share of\noracle_values",
     )  # fmt: skip
@@ -367,14 +366,6 @@ def _comparison_table(rows: Sequence[Compared]) -> Table:
             _or_dash(row.share_of_oracle, ".0%"),
             _or_dash(row.share_of_oracle_values, ".0%"),
         )
-    return table
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for heading in others:
-        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
