@@ -36,7 +36,14 @@ from metropolis.world.base import Agent, World
 from metropolis.world.state import State
 
 WASTE_BUDGET = 0.2
-"""The default, where calls cost nothing but time."""
+"""The default budget where calls cost nothing but time."""
+
+
+def _costs_nothing(client: Client) -> bool:
+    """Whether calls cost time only: no money, budget, limit per minute or server elsewhere."""
+    backend = client.backend
+    is_external = isinstance(backend, Compatible) and backend.is_external
+    return client.prices is FREE and not client.gate.is_limited and not is_external
 
 
 class OptimisticWorkerPool:
@@ -59,12 +66,9 @@ class OptimisticWorkerPool:
         """
         self._local, self._world, self._agents, self._client = worker, world, agents, client
         self._rule, self._last_step = rule, last_step
-        self.waste_budget: float = waste_budget or 0.0
         if waste_budget is None:
-            backend = client.backend
-            counts = client.prices is not FREE or client.gate.is_limited
-            counts = counts or (isinstance(backend, Compatible) and backend.is_external)
-            self.waste_budget = 0.0 if counts else WASTE_BUDGET
+            waste_budget = WASTE_BUDGET if _costs_nothing(client) else 0.0
+        self.waste_budget = waste_budget
         self._minds = Minds(agents, seed)
         self.minds = CommittedMinds(self._minds.final)
         """The minds of a new run."""
@@ -154,9 +158,8 @@ class OptimisticWorkerPool:
                 "use the mode lockstep, or a radius"
             )
         entities, events = retry(self._store.world, first)
-        final, predicted = (
-            State(world.metric, world.perception_radius, entities, first) for _ in range(2)
-        )
+        final = State(world.metric, world.perception_radius, entities, first)
+        predicted = State(world.metric, world.perception_radius, entities, first)
         for state in (final, predicted):
             state.restore_events(events)
         names = [agent.name for agent in self._agents]

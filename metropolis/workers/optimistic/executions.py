@@ -39,10 +39,12 @@ class Observer(Protocol):
 
 
 def _has_failed(calls: Sequence[CallRecord]) -> bool:
+    """Whether a call ended without an answer."""
     return any(call.failed for call in calls)
 
 
 def _lacks_answers(calls: Sequence[CallRecord]) -> bool:
+    """Whether a call has no answer, or none yet."""
     return any(call.failed or call.completed is None for call in calls)
 
 
@@ -58,8 +60,8 @@ class OneProceed:
     llm: LLM
     sure: bool
     reads: Reads | None = None
-    asked: int = 0
-    """The number of questions that its observation asked."""
+    observed: int = 0
+    """The number of `reads` of its observation."""
     began_sure: bool = False
     """Whether it reads final values only."""
     action: Any = None
@@ -88,14 +90,14 @@ class OneProceed:
         self.llm.promote()
 
     def may_be_misled(self, client: JoiningClient) -> bool:
-        """Whether it may have decided on more than its observation and answers.
+        """Whether something other than its observation and answers may have led to its decision.
 
-        Predictions were read by a view that the agent got, or a call has no answer, perhaps only
-        because it was held back or ranked last.
+        The agent has read predictions through a view after its observation, or a call has no
+        answer, perhaps only because it was held back or ranked last.
         """
         if self.began_sure:
             return _has_failed(self.llm.calls) and client.has_speculative(self.number, self.step)
-        has_read_late = self.reads is not None and len(self.reads) > self.asked
+        has_read_late = self.reads is not None and len(self.reads) > self.observed
         return has_read_late or _lacks_answers(self.llm.calls)
 
 

@@ -123,7 +123,7 @@ class _Worker:
         self._connect = connect
         self._open: dict[ExecutionId, _Open] = {}
         self._losses = 0
-        """Since the last decision."""
+        """Times that the worker was lost since the last decision."""
         self._begin()
 
     def _begin(self) -> None:
@@ -131,7 +131,7 @@ class _Worker:
         self._batch = 0
         self._outgoing: list[Command] = []
         self._known: dict[AgentId, Parts] = {}
-        """As in ProceedHost."""
+        """The agents' minds that the worker knows; see ProceedHost."""
 
     async def serve(self, client: Sender, on_failure: Callable[[Exception], object]) -> None:
         """Handle the worker's messages until cancelled, or until something fails."""

@@ -97,7 +97,7 @@ class ProceedHost:
         self._numbers = count()
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._batches: dict[int, Sequence[Command]] = {}
-        """Those that have overtaken others."""
+        """Batches that have overtaken earlier ones, by number."""
         self._next_batch = 0
         self._local = LocalWorker(
             spec.world,
@@ -246,7 +246,7 @@ class _Relay:
     def __init__(self, host: ProceedHost, id: ExecutionId) -> None:
         self._host, self._id = host, id
         self.backend: Any = SimpleNamespace(name=host.spec.model)
-        """Of which only the name is used."""
+        """Only its name is used."""
         self.models = host.spec.models
 
     async def call(self, request: Request) -> Completion:

@@ -55,7 +55,7 @@ class StoredCommits:
         self._sent: defaultdict[Name, set[int]] = defaultdict(set)
         """The numbers of the claims with which a result was sent."""
         self._committed: set[int] = set()
-        """Those among them with which it was committed, until it is acknowledged."""
+        """The claims with which a result was committed, until it is acknowledged."""
         self._claiming: asyncio.Task[None] | None = None
         self._on_failure: Callable[[BaseException], None] = lambda _: None
 

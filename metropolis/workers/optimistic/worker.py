@@ -81,12 +81,12 @@ class OptimisticWorker:
         client.on_orphan = self._settle_soon
         self._proceeds: dict[ExecutionId, OneProceed] = {}
         self._proceed_of: defaultdict[Step, dict[AgentId, ExecutionId]] = defaultdict(dict)
-        """The last one of each agent-step: those before it are not valid any more."""
+        """Step -> agent -> its last proceed; earlier ones are not valid any more."""
         self._resolutions: dict[ExecutionId, OneResolution] = {}
         self._predictions: dict[ExecutionId, tuple[Step, str]] = {}
-        """Those in force: the step of which they are writes, and whose."""
+        """Prediction in force -> the step and the name of the body that it writes."""
         self._written_at: defaultdict[Step, list[ExecutionId]] = defaultdict(list)
-        """Resolutions and predictions."""
+        """Step -> the resolutions and predictions that write it."""
         self._busy: defaultdict[tuple[AgentId, Step], int] = defaultdict(int)
         """(agent, step) -> its executions in flight."""
         self._events: list[Event] = []
@@ -138,14 +138,14 @@ class OptimisticWorker:
             self._end(error)
 
     def _handle_events(self) -> None:
-        """Handle those that are there; further ones settle soon, after others on the event loop."""
+        """Handle the events so far; those that follow wait for others on the event loop."""
         events, self._events = self._events, []
         self._obey(self._speculation.handle(events), events)
         if self._events:
             return
         self._gate.review(None if self._collect() else self._advanced)
         self._advanced.clear()
-        if agents := self._daring():
+        if agents := self._agents_ahead():
             self._obey(self._speculation.speculate(agents), [])
         self._client.cancel_orphans(lambda agent, step: (agent, step) in self._busy)
 
@@ -153,15 +153,15 @@ class OptimisticWorker:
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    def _daring(self) -> list[AgentId]:
-        """The agents that run ahead now."""
+    def _agents_ahead(self) -> list[AgentId]:
+        """The candidates that may run ahead now."""
         if not self._gate.waste_budget:
             return []
         next_step, limit = self._speculation.next_step, self._floor + AHEAD_MAX
         return [agent for agent in self._speculation.candidates() if next_step(agent) < limit]
 
     def _collect(self) -> bool:
-        """Forget what is below the floor; whether it has risen."""
+        """Forget what is below the floor. Returns whether the floor has risen."""
         floor = self._speculation.floor
         if floor == self._floor:
             return False
@@ -227,7 +227,7 @@ class OptimisticWorker:
         state = self._final if command.sure else self._predicted
         try:
             observation, view = self._local.observe(agent, step, state)
-            one.reads, one.asked = view.reads, len(view.reads)
+            one.reads, one.observed = view.reads, len(view.reads)
             self._report(Observed(one.id, self._digests.reads(view, sure=command.sure)))
             action = self._local.decide_by_routine(agent, observation)
             if action is UNDECIDED:
