@@ -317,11 +317,13 @@ class Client:
             self._charge_reservation(turn, usage, request)
             raise
         except BaseException as error:
-            if isinstance(error, LLMError) and not self._waits_too_long(error):
-                self.gate.pause(error.retry_after_s or 0.0)
+            lost = 0, 0
+            if isinstance(error, LLMError):
+                lost = error.tokens or lost
+                if not self._waits_too_long(error):
+                    self.gate.pause(error.retry_after_s or 0.0)
             if isinstance(error, RefusedError):
                 self._outage.end(time())
-            lost = (isinstance(error, LLMError) and error.tokens) or (0, 0)
             self._charge_lost(turn, usage, sum(lost), self.prices.cost(*lost))
             raise
         self._outage.end(time())
@@ -366,16 +368,17 @@ class Client:
 
     def _need_of(self, request: Request) -> Need:
         expected = expected_tokens(request) if self._limits_tokens else 0
-        return self._most(request, expected) if self._has_budget else Need(expected)
+        return self._need_max(request, expected) if self._has_budget else Need(expected)
 
-    def _most(self, request: Request, expected: int = 0) -> Need:
+    def _need_max(self, request: Request, expected: int = 0) -> Need:
+        """The need of `request` if its prompt and its answer have their maximum lengths."""
         prompt_max = prompt_tokens_max(request)
         cost_max = self.prices.cost(prompt_max, request.max_tokens)
         return Need(expected, prompt_max + request.max_tokens, cost_max)
 
     def _charge_reservation(self, turn: Turn, usage: Usage, request: Request) -> None:
         """Charge the most that `request` could take: an attempt that failed may still cost."""
-        lost = turn.reserved if self._has_budget else self._most(request)
+        lost = turn.reserved if self._has_budget else self._need_max(request)
         self._charge_lost(turn, usage, lost.tokens_max, lost.cost_max)
 
     def _charge_lost(self, turn: Turn, usage: Usage, tokens: int, cost: float) -> None:
@@ -385,11 +388,12 @@ class Client:
 
     def _is_waited_for(self, error: LLMError) -> bool:
         """Whether `error` ends by itself, so that it does not count in `retries`."""
-        outage = self._outage if isinstance(error, UnreachableError) else self._limited
-        is_limited = isinstance(error, RateLimitedError) and error.retry_after_s
-        if outage is self._limited and (not is_limited or self._waits_too_long(error)):
-            return False
-        return outage.should_retry(error, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        if isinstance(error, UnreachableError):
+            return self._outage.should_retry(error, now)
+        if isinstance(error, RateLimitedError) and error.retry_after_s:
+            return not self._waits_too_long(error) and self._limited.should_retry(error, now)
+        return False
 
     def _waits_too_long(self, error: LLMError) -> bool:
         """Whether Retry-After is longer than the client waits."""
