@@ -85,11 +85,6 @@ class RequestQueue:
         """All waiting requests, in no order."""
         return [item[3] for item in self._heap if self._is_waiting(item)]
 
-    def clear(self) -> None:
-        """Remove all requests."""
-        self._heap.clear()
-        self._waiting.clear()
-
     def _is_waiting(self, item: _Item) -> bool:
         return self._waiting.get(item[2]) is item
 

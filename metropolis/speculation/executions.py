@@ -86,13 +86,13 @@ class Executions:
         self.turns: dict[AgentId, Dispatch] = {}
         """Agent -> the cluster that the controller has dispatched and that is not committed."""
         self.proceeds: list[dict[Step, OneProceed]] = [{} for _ in bodies]
-        """The valid ones, in flight and ended."""
+        """Agent -> step -> its valid proceed, in flight or ended."""
         self.results: list[dict[Step, OneResolution]] = [{} for _ in bodies]
-        """The resolutions that ended: valid ones, and those that only serve as predictions."""
+        """Agent -> step -> its ended resolution: valid, or kept as a prediction only."""
         self.resolving: dict[ExecutionId, OneResolution] = {}
-        """The valid ones in flight."""
+        """The valid resolutions in flight."""
         self.held: set[tuple[AgentId, Step]] = set()
-        """Failed speculatively: not repeated before it is sure."""
+        """Agent-steps that failed speculatively: not repeated before they are sure."""
 
     def next(self, agent: AgentId) -> Step:
         """The first step without a valid result."""
@@ -177,22 +177,21 @@ class Executions:
         return [
             agent
             for agent in self.agents
-            if (one := self.proceeds[agent].get(step)) is not None
-            and one.ended
-            and not self.is_closed(agent, step)
+            if self._ended_proceed(agent, step) is not None and not self.is_closed(agent, step)
         ]
+
+    def _ended_proceed(self, agent: AgentId, step: Step) -> OneProceed | None:
+        """The valid proceed of `step`; None: there is none, or it is in flight."""
+        proceed = self.proceeds[agent].get(step)
+        return proceed if proceed is not None and proceed.ended else None
 
     def is_closed(self, agent: AgentId, step: Step) -> bool:
         """Whether the agent's cluster is dispatched and only its resolution is missing."""
         turn = self.turns.get(agent)
-        return (
-            turn is not None
-            and turn.step == step
-            and all(
-                (one := self.proceeds[member].get(step)) is not None and one.ended and one.sure
-                for member in turn.agents
-            )
-        )
+        if turn is None or turn.step != step:
+            return False
+        proceeds = [self._ended_proceed(member, step) for member in turn.agents]
+        return all(proceed is not None and proceed.sure for proceed in proceeds)
 
     def component(
         self, first: AgentId, step: Step, among: Iterable[AgentId]

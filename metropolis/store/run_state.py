@@ -33,7 +33,7 @@ class ReplacedState:
     """The data of one agent that its commit has replaced, for a retraction."""
 
     number: int
-    """Of the acknowledgement."""
+    """The number of the commit's acknowledgement."""
     position: Position
     mind: Parts
 
@@ -69,10 +69,10 @@ class RunState:
     blocked: dict[AgentId, AgentId] = field(default_factory=dict)
     clusters: dict[str, Dispatch] = field(default_factory=dict)
     ready: dict[str, None] = field(default_factory=dict)
-    """In the order of arrival."""
+    """The ready clusters, in the order of arrival."""
     leases: dict[str, Lease] = field(default_factory=dict)
     expires_s: float = inf
-    """No lease ends before."""
+    """No lease expires before this time."""
     memo: dict[Step, dict[AgentId, Memo]] = field(default_factory=lambda: defaultdict(dict))
     before: dict[Step, dict[AgentId, ReplacedState]] = field(
         default_factory=lambda: defaultdict(dict)
@@ -151,11 +151,8 @@ class RunState:
         def last_worker(name: str) -> str | None:
             return self.homes.get(self.clusters[name].agents[0], (0, None))[1]
 
-        def is_foreign(name: str) -> bool:
-            return last_worker(name) != worker
-
         def cost(name: str) -> tuple[Step, bool, Step, str]:
-            step, foreign = self.clusters[name].step, is_foreign(name)
+            step, foreign = self.clusters[name].step, last_worker(name) != worker
             return step + affinity if foreign else step, foreign, step, name
 
         if own:

@@ -211,18 +211,11 @@ class LocalWorker:
     async def _complete(self, part: ClusterStep, state: State) -> None:
         """Let the undecided members decide; then the world resolves the actions."""
         log = part.log = part.log or self.call_log()
-        undecided = [(part.members[name], of) for name, of in part.undecided.items()]
-        llms = [self._llm_of(part, agent.name) for agent, _ in undecided]
-        part.actions |= zip(
-            part.undecided,
-            await self._gather(
-                [
-                    self.decide(agent, observation, llm)
-                    for (agent, observation), llm in zip(undecided, llms, strict=True)
-                ]
-            ),
-            strict=True,
-        )
+        deciding = [
+            self.decide(part.members[name], observation, self._llm_of(part, name))
+            for name, observation in part.undecided.items()
+        ]
+        part.actions |= zip(part.undecided, await self._gather(deciding), strict=True)
         if part.cluster is None:
             part.cluster = self._transaction(part, state)
         with in_strand(log.resolving()):

@@ -41,12 +41,8 @@ class Watchdog:
         stall_s: float = STALL_S,
         report: Callable[[str], object] = print_message,
     ) -> None:
-        self._invocations, self._loop, self._stall_s, self._report = (
-            invocations,
-            loop,
-            stall_s,
-            report,
-        )
+        self._invocations, self._loop = invocations, loop
+        self._stall_s, self._report = stall_s, report
         self._look_s = min(LOOK_S, stall_s / 4) if stall_s else LOOK_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)

@@ -96,8 +96,9 @@ class Kairos(Policy):
         for served, left_s in remaining_s(call_graph(self._programs.pop(program, []))):
             function = served.request.function
             self._trials.get(function, set()).discard(served.request.id)
-            if function in self._remaining or len(self._remaining) < FUNCTIONS_MAX:
-                self._updated += self._remaining[function].add(left_s)
+            has_place = function in self._remaining or len(self._remaining) < FUNCTIONS_MAX
+            if has_place and self._remaining[function].add(left_s):
+                self._updated += 1
         if self._updated * SHARE > len(self._places):
             self._order()
 

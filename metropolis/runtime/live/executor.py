@@ -61,12 +61,8 @@ class Executor:
 
         Raises StoreError if another holder keeps the lease.
         """
-        self._worker_pool, self._max_velocity, self._on_commit = (
-            worker_pool,
-            max_velocity,
-            on_commit,
-        )
-        self._timeline = timeline
+        self._worker_pool, self._on_commit = worker_pool, on_commit
+        self._max_velocity, self._timeline = max_velocity, timeline
         self._store, self._names, self._lease_s = store, store.info().agents, lease_s
         self._async_store = store.async_store()
         self._fence = _acquire_lease(store, lease_s)
@@ -88,7 +84,7 @@ class Executor:
         self.newest_step = max(self._nodes.steps)
         """The greatest step that an agent is known to have reached."""
         self._blocked_by = np.full(len(self._names), _UNREPORTED, np.int32)
-        """As reported to the store, for every agent."""
+        """(agents,): the agent that each waits for, as reported to the store."""
         self._lease = ExitStack()
         self._released_wall_s = self._active_wall_s = self._renewed_wall_s = time.monotonic()
         """Times of the last release, of the last acknowledgement or dispatch, and of the last

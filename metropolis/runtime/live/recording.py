@@ -60,8 +60,8 @@ class Recording:
             self.checkpoint = self.directory.open(
                 configuration.resume, world.name, self.seed, configuration.about or {}
             )
-            for branch in self.directory.lineage[-1:]:
-                self.seed = branch.seed
+            if self.directory.lineage:
+                self.seed = self.directory.lineage[-1].seed
 
     @property
     def recorded(self) -> Step:

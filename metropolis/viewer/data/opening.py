@@ -31,7 +31,7 @@ from metropolis.viewer.data.trace_steps import TraceSteps
 
 KNOWN_ANSWERS = "Answers that were known from before took no time: durations may lack theirs."
 PROFILE = "llama-3-8b/l4"
-"""Of the instances on which a run is replayed that does not say its own."""
+"""Instances for the replay of a run that names none."""
 USUAL_RACE = ("lockstep", "versioned")
 """The lanes that are shown of a replay that has them, unless others are named."""
 RACED = tuple(name for name, mode in MODES.items() if not mode.is_bound)
@@ -68,7 +68,7 @@ def _knows_answers(directory: RunDirectory) -> bool:
 
 
 def _prices(about: Mapping[str, Any]) -> list[float] | None:
-    """Of a million tokens of prompts, and of answers; None: the run has none."""
+    """Prices of a million tokens of prompts, and of answers; None: the run has none."""
     prices = [about.get(name) for name in ("price_in", "price_out")]
     if all(isinstance(price, float | int) for price in prices):
         return [float(price) for price in prices if price is not None]
@@ -76,11 +76,12 @@ def _prices(about: Mapping[str, Any]) -> list[float] | None:
 
 
 def _forked(directory: RunDirectory) -> dict[str, Any] | None:
-    """From which run, at which step and with which edits a branch was made; None: it is none."""
-    for branch in directory.lineage[-1:]:
-        edits = [branch.edit] if branch.edit else []
-        return {"run": branch.run, "step": branch.step, "edits": [*edits, *branch.edited]}
-    return None
+    """The run, the step and the edits that a branch was made from; None: it is no branch."""
+    if not directory.lineage:
+        return None
+    branch = directory.lineage[-1]
+    edits = [branch.edit] if branch.edit else []
+    return {"run": branch.run, "step": branch.step, "edits": [*edits, *branch.edited]}
 
 
 def open_sides(folder: Path, beside: str | None = None) -> list[Side]:
