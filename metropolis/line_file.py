@@ -40,7 +40,7 @@ from metropolis.types import MetropolisError
 LINE_MAX_BYTES = 1 << 30
 SEGMENT_BYTES = 1 << 20
 LEVEL = 5
-"""Of a document's compression: 22 % smaller than level 1 for twice its time (residents' minds)."""
+"""Compression of documents: 22 % smaller than level 1 in twice its time (residents' minds)."""
 _NUMBER_MAX = 10**18
 _IS = b'"is":'
 _NUMBER = re.compile(rb'\{"line":([0-9]{1,18}),')

@@ -39,9 +39,9 @@ from metropolis.world.scenario_options import parse_options
 from metropolis.world.user_code import file_of, names_file
 
 WORLD_FILES = "world_sha256"
-"""In run.json, beside the options: see `files_sha256`."""
+"""Key in run.json, beside the options, of the world's `files_sha256`."""
 STEPS_MAX = 1_000_000_000
-"""Of a run; steps are numbers of 32 bits."""
+"""Longest run; steps are numbers of 32 bits."""
 DEFAULT_CONCURRENCY = 1024
 """Calls in flight."""
 FIXED_OPTIONS = ("world", "world_option", "agents", "seed")

@@ -82,7 +82,7 @@ class Layout:
 
 
 def call_layout(calls: Int64, begin_us: Int64, end_us: Int64) -> Layout:
-    """That of the rows `calls`, which begin and end at these times, of one agent or instance."""
+    """The layout of the rows `calls` of one agent or instance, with these begins and ends."""
     order = np.argsort(begin_us, kind="stable")
     begins, ends = begin_us[order].tolist(), end_us[order].tolist()
     rows = rows_without_overlap(begins, ends)
@@ -92,12 +92,12 @@ def call_layout(calls: Int64, begin_us: Int64, end_us: Int64) -> Layout:
 
 @dataclass(frozen=True)
 class StepLayout(Layout):
-    """That of all agent-steps, agent by agent."""
+    """The layout of all agent-steps, agent by agent."""
 
     bounds: list[int]
     """(agents + 1,): agent a has the slices [bounds[a], bounds[a + 1])."""
     blocker: dict[int, int]
-    """Slice -> that of the commit which it waited for."""
+    """Slice -> the slice whose commit it waited for."""
 
 
 def step_layout(timeline: Timeline, end_s: float) -> StepLayout:

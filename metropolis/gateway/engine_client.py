@@ -52,7 +52,8 @@ VLLM_PRIORITY = "X-Vllm-Priority"
 DROPPED_HEADERS = CONNECTION_HEADERS | {
     "accept-encoding", "content-encoding", "expect", VLLM_PRIORITY.lower(),
 }  # fmt: skip
-"""Also for requests: the body is complete and decompressed, and the policy sets the priority."""
+"""Headers of requests that are not forwarded: the gateway sends a complete, decompressed body, and
+the policy's priority."""
 CAPACITY_TOKENS = 400_000
 """Default KV cache size of an engine: 8 billion parameters on 80 GB."""
 TOKENS_PER_S = 30.0
@@ -90,7 +91,7 @@ class Probe(NamedTuple):
     is_up: bool
     """Whether the engine answers."""
     sentence: str
-    """The same for users."""
+    """The result in one sentence, for users."""
     models: frozenset[str] | None = None
     """Names of the models that the engine lists; None: it gave no list."""
 
@@ -148,7 +149,7 @@ class EngineClient:
         kind, _, rest = spec.partition(":")
         self._named = kind if kind in KINDS else None
         self.traits = named(self._named)
-        """From its last answer to a probe."""
+        """The traits found by the last probe that was answered."""
         self._is_probed = False
         """Whether `traits` were probed since the engine was last lost."""
         url = parse_url(rest if self._named else spec)

@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     whole: bytes | None
     """None for a stream."""
     pieces: AsyncIterator[bytes]
-    """Those of a stream; raises EngineLostError when it breaks off."""
+    """The pieces of a stream; raises EngineLostError when it breaks off."""
     service: Callable[[], Service]
     """How it has been served so far."""
 

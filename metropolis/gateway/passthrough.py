@@ -16,7 +16,7 @@ class Passthrough:
     """An answer, in pieces or `whole`."""
 
     is_preemptible = can_resume = False
-    """As in `PartialAnswer`."""
+    """See `PartialAnswer`."""
     held_bytes = 0
 
     def __init__(self, whole: bytes = b"") -> None:

@@ -17,9 +17,9 @@ ORDERED = {
 }
 """By route, those of the gateway's fields that SGLang's and vLLM's bodies have."""
 PROMOTE = "/v1/promote"
-"""Says that the requests of a program that are in the gateway are not speculative any more."""
+"""Route to report that the requests of a program in the gateway are no longer speculative."""
 ONE_RESPONSE = f"{RESPONSES}/{{response:[A-Za-z0-9_-]+}}"
-"""Other characters, such as those of `..`, could form another route of the engine."""
+"""Route of one response; other characters, such as those of `..`, could form another route."""
 OF_RESPONSES = (
     ("GET", ONE_RESPONSE),
     ("DELETE", ONE_RESPONSE),

@@ -146,7 +146,7 @@ class Service(NamedTuple):
 
     instance: int
     duration_s: float
-    """From its start on the instance, without queueing, to its end."""
+    """Time from its start on the instance, after queueing, to its end."""
 
 
 class _Served:

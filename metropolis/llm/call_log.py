@@ -46,7 +46,7 @@ class _Served:
     started: float | None
 
     def note_service(self, instance: int | None, started: float | None) -> None:
-        """Set both."""
+        """Set the instance that served the call, and when it started there."""
         self.instance, self.started = instance, started
 
 
@@ -129,7 +129,7 @@ class CallLog:
         return Strand(self, self.latest(self._ended)[0], [])
 
     def latest(self, calls: Iterable[int]) -> tuple[frozenset[int], int]:
-        """Those of `calls` that are not ancestors of others; the bit set of ancestors and calls."""
+        """The `calls` that are not ancestors of others; the bit set of ancestors and calls."""
         calls = set(calls)
         if not calls:
             return frozenset(), 0
@@ -209,7 +209,7 @@ class Strand:
         self._open: dict[Strand, asyncio.Task[Any]] = {}
         """Strands of the tasks that the task has created, until they are done."""
         self._groups: dict[Group, _Ended] = {}
-        """Of the task's groups that are open: what their tasks that are done have waited for."""
+        """Open task group of this task -> what its tasks that are done have waited for."""
         self._group: tuple[Strand, Group] | None = None
         """The group that the task is in, and the strand of the task whose group it is."""
         self._seen = 0

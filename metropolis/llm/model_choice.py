@@ -1,4 +1,4 @@
-"""Which model is asked: by agent, by function, or one for all calls."""
+"""The model that answers each call: by agent, by function, or one for all calls."""
 
 from __future__ import annotations
 

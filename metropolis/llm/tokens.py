@@ -13,7 +13,7 @@ CHARACTERS_PER_TOKEN = 4
 PIECE_TOKENS = 16
 """Size of the blocks of simulated and of many real engines."""
 TEMPLATE_TOKENS_PER_MESSAGE = 16
-"""More than the chat templates of Llama 3, Qwen and Mistral add to a message (4 to 8)."""
+"""Upper bound: the chat templates of Llama 3, Qwen and Mistral add 4 to 8 to a message."""
 
 _PIECE = re.compile(rf"\s*\S{{1,{CHARACTERS_PER_TOKEN}}}|\s+")
 

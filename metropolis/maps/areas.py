@@ -28,7 +28,7 @@ class Area:
     name: str
     """`sector: arena`, or the name of the object."""
     tiles: tuple[Tile, ...]
-    """From north to south, then from west to east."""
+    """Its tiles, from north to south, then from west to east."""
     geometry: BaseGeometry
     """The union of the tiles: one or more polygons."""
 

@@ -39,7 +39,7 @@ class Follower:
 
     @property
     def boundary(self) -> Boundary | None:
-        """That of the current stage."""
+        """The boundary of the current stage."""
         return None if self.planned is None else self.planned.boundary
 
     def next_stage(self, unfinished: Collection[str], running: Stage) -> Stage:

@@ -52,9 +52,9 @@ class LoadingTime:
     least_s: _Cost = 11.0
     most_s: _Cost = 47.0
     copy_s: _Cost = 1.4
-    """More for each further copy: they read the same disk."""
+    """Added for each further copy: they read the same disk."""
     parallel_s: _Cost = 4.0
-    """More with tensor parallelism, for communication between the GPUs."""
+    """Added with tensor parallelism, for communication between the GPUs."""
 
     def of(self, weight_bytes: float, plan: ExecutionPlan) -> float:
         """Seconds until a model with that plan can answer."""

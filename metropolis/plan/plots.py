@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WIDTH_IN = 11.0
 LETTERS_PER_WIDTH = 120
-"""Of a bar's label, in a bar as wide as the chart."""
+"""Letters of a label that fit in a bar as wide as the chart."""
 
 
 def gantt(panels: Mapping[str, Schedule], title: str, gpus: int = 0) -> Figure:

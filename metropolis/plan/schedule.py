@@ -32,7 +32,7 @@ class StageNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loads: bool
     """Whether it is loaded at the beginning of the stage."""
     loaded_s: float
-    """From when on it answers."""
+    """When it begins to answer."""
     finishes: bool
     """Whether it finishes at the end of the stage."""
 

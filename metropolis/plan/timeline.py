@@ -51,7 +51,7 @@ class Started:
     plan: ExecutionPlan
     gpus: Gpus
     loaded_s: float
-    """From when on it answers."""
+    """When it begins to answer."""
     remaining: Remaining
     """When it was loaded."""
 
@@ -119,7 +119,7 @@ class Outlook:
     """A stage that begins at a moment, up to its end."""
 
     moment: Moment
-    """With the stage's nodes running."""
+    """The beginning of the stage, with its nodes running."""
     predictions: Mapping[str, Prediction]
     boundary_s: float = np.inf
     """When its boundary is reached."""

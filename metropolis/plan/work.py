@@ -44,7 +44,7 @@ class Remaining:
 
     @cached_property
     def flops_by_row(self) -> Times:
-        """The same by row."""
+        """Operations left by row, without recomputation."""
         left = 1 - self.generated / self.workload.output_tokens[self.rows]
         return self.workload.flops[self.rows] * left
 

@@ -33,7 +33,7 @@ class NodeColumns:
 
     node: Node
     own_tokens: Counts
-    """Of the prompt, without answers."""
+    """(n,): tokens of the prompt, without answers of other requests."""
     previous: Counts
     """The row before it in its chain; -1: none."""
     known_tokens: Counts
@@ -51,7 +51,7 @@ class NodeWorkload:
     previous: Counts
     needs: tuple[Needs, ...]
     flops: npt.NDArray[np.float64]
-    """Of the prefill and the decoding of each, without recomputation."""
+    """(n,): operations of prefill and decoding, without recomputation."""
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)

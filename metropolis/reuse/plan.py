@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     sender_quality: float | None
     """The sender's own; None: unknown."""
     receiver_quality: float
-    """With a prefill of all layers."""
+    """The receiver's quality with a prefill of all layers."""
     points: tuple[PlanPoint, ...]
     source: str
     """How the figures were obtained."""

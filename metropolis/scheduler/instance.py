@@ -36,7 +36,7 @@ class TrackedRequest:
     """Valid unless QUEUED."""
     output_tokens: int = 0
     priority: int = 0
-    """As its instance knows it, if it runs."""
+    """Its priority as its instance knows it, if it runs."""
     is_preemptible: bool = False
     """Whether it can be preempted, if it runs."""
 

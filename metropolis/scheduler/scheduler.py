@@ -86,7 +86,7 @@ class Scheduler(Notifier):
         self._rejected: list[Reject] = []
         self._deferral_max_s = deferral_max_s
         self._deferred_since_s: dict[frozenset[int], float] = {}
-        """Since when the dispatcher defers a queue although its instances are idle."""
+        """Instances of a queue -> since when the dispatcher defers it although they are idle."""
 
     @property
     def waiting(self) -> int:

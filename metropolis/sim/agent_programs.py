@@ -33,7 +33,7 @@ class AgentPrograms:
         self._latest: dict[AgentId, AgentProgram] = {}
         """The program of each agent's latest call."""
         self._of_call: dict[int, AgentProgram] = {}
-        """Of the open calls."""
+        """Open call -> its program."""
 
     def sent(self, call: int, agent: AgentId, step: Step, now_sim_s: float) -> AgentProgram:
         """The program of a call that is sent now."""

@@ -44,7 +44,7 @@ class SimulatedRequest:
     instance: int | None = None
     """The index of the instance that got it last."""
     start: Start = Start()
-    """Of the latest submission."""
+    """What the prefill of the latest submission starts from."""
     submitted_sim_s: float = 0.0
     """When the engine latest got it."""
     first_token_sim_s: float = inf
@@ -93,7 +93,7 @@ class SimulatedInstance:
         self._index, self._profile, self._options = index, profile, options
         self._pool = InstancePool(profile, **asdict(options))
         self._preemptions_before, self._busy_before_sim_s = 0, 0.0
-        """Of the engines before the latest `restart`."""
+        """Sums over the engines before the latest `restart`."""
         self._requests: dict[int, SimulatedRequest] = {}
         """Submitted requests by id, but for cancelled ones."""
         self._loading: list[tuple[float, int, SimulatedRequest]] = []

@@ -75,7 +75,7 @@ class VirtualInstances:
         """Calls that arrived at this instant and are not submitted yet."""
         self._waiting: dict[int, asyncio.Future[Service]] = {}
         self._speculative: dict[int, _Call] = {}
-        """Those of the waiting calls that are speculative."""
+        """The waiting calls that are speculative."""
         self._sent = 0
         self.now_sim_s = 0.0
         """Current virtual time."""
@@ -244,7 +244,7 @@ class _ByStep:
         self._pool = _core.InstancePool(self._profile, self._count, **asdict(options))
         self._chunked_prefill = options.chunked_prefill
         self._prompt_tokens: dict[int, int] = {}
-        """Of the calls that have not completed."""
+        """The prompt tokens of the calls that have not completed."""
 
     def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call."""

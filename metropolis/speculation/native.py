@@ -38,7 +38,7 @@ _Sighting = tuple[int, float, float, int]
 
 
 class _Numbers(Generic[Named]):
-    """A number for each name; those that are not in use any more are given again."""
+    """A number for each name; unused numbers are reused."""
 
     def __init__(self, numbers_kept: int = 10_000) -> None:
         self._numbers: dict[Named, int] = {}
@@ -60,7 +60,7 @@ class _Numbers(Generic[Named]):
 
     @property
     def is_full(self) -> bool:
-        """Whether there are so many numbers that a search for unused ones pays."""
+        """Whether it is time to search for unused numbers."""
         return len(self._numbers) > self._full
 
     def keep(self, in_use: Iterable[int]) -> None:

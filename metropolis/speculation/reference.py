@@ -60,7 +60,7 @@ class ReferenceSpeculation:
         self._controller, self._target = controller, target_step
         self._of = self.make_executions(metric, cluster_radius, bodies, entities, minds)
         self._committed: list[OneResolution] = []
-        """Those above the floor, for `validate`."""
+        """Committed resolutions above the floor, for `validate`."""
         self._last_id: ExecutionId = 0
         self._commands: list[Command] = []
 

@@ -29,7 +29,7 @@ class Versions:
         self._metric = metric
         self._results = [Result(0, -1, dict(entities), (), final=True)]
         self._answers: dict[tuple[Question, Step, bool], Answer] = {}
-        """Those given since the last change."""
+        """The answers given since the last change."""
 
     def put(self, result: Result) -> None:
         """Add a result; no other of its step may write one of its entities."""

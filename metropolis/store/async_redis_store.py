@@ -31,7 +31,7 @@ class CommandStore(Store):
 
     url: str
     prefix: str
-    """Of the run's keys."""
+    """The prefix of the run's keys."""
     shown: str
     """The server and the run, for messages."""
     confirmed: Confirmed

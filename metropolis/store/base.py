@@ -106,7 +106,7 @@ class Inspection:
     steps: Sequence[Step]
     """The step of every agent, by id."""
     blocked_by: Mapping[AgentId, AgentId]
-    """As last reported by the controller; an agent at the same step is one that it waits with."""
+    """Agent -> the one it waits for, as last reported; one at the same step waits with it."""
     ready: Sequence[Queued]
     claimed: Sequence[Queued]
     acknowledgements: int

@@ -26,7 +26,7 @@ from metropolis.types import AgentId, Dispatch, Step
 WAIT_S = 1.0
 """A wait is repeated at this interval; well below the timeout of connections."""
 POLL_S = 0.02
-"""The same for clusters that other workers ran last: their dispatch notifies only those workers."""
+"""Interval for clusters that other workers ran last: their dispatch notifies only those workers."""
 INBOX_COUNT = 1 << 30
 """All items of a list."""
 T = TypeVar("T")

@@ -76,7 +76,7 @@ class EmbeddedServer(RedisServer):
         self._watch: subprocess.Popen[bytes] | None = None
         try:
             self.pid = self._start()
-            """Of the server process."""
+            """The id of the server process."""
             super().__init__(self._wait_until_ready())
         except BaseException:
             self._stop()

@@ -140,7 +140,7 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _write(folder: Path, closed: bool, files: object) -> None:
-    """As `metropolis.durable.write_atomically`, which this process does not import."""
+    """Like `metropolis.durable.write_atomically`, which this process does not import."""
     content = json.dumps({"closed": closed, "files": files}).encode()
     path, partial = folder / SEAL, folder / f"{SEAL}.partial"
     partial.unlink(missing_ok=True)

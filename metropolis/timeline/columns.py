@@ -82,7 +82,7 @@ class Timeline:
         )
 
     def begun(self) -> Timeline:
-        """Without the agent-steps that wait and have not begun."""
+        """This timeline without the agent-steps that wait and have not begun."""
         executions = vars(self.executions)
         is_begun = ~np.isnan(self.executions.dispatched_s)
         kept = {name: values[is_begun] for name, values in executions.items()}

@@ -63,12 +63,12 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     format: str = FORMAT
     version: int = VERSION
     clock: Clock
-    """Of the times without `wall`: simulated seconds, or real seconds since the start."""
+    """Clock of the times without `wall`: simulated seconds, or real seconds since the start."""
     run: str
     """The id or name of the run."""
     agents: int
     number: int
-    """Of the process among those that wrote, from 0, as in the file's name."""
+    """The number of the writing process, from 0, as in the file's name."""
     first_step: Step | None = None
     """The rows of earlier files from this step on do not count: the run has repeated them."""
 

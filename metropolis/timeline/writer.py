@@ -33,7 +33,7 @@ from metropolis.types import AgentId, Step
 INTERVAL_S, INTERVAL_MAX_S = 0.5, 5.0
 """Shortest and longest time between batches of few rows."""
 ROWS_AT_ONCE = 65_536
-"""Of a batch of a whole timeline."""
+"""Size of the batches in which a whole timeline is written."""
 INTERVAL_SHARE = 1e-3
 """The interval as a share of the time so far: bounds the number of small batches."""
 NOT_BLOCKED: Mapping[AgentId, AgentId] = {}

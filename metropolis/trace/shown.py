@@ -20,7 +20,7 @@ class Shown:
     agent: AgentId
     look: Look
     lines: Lines = ()
-    """Of the conversation that it holds."""
+    """The lines of the conversation that it holds."""
 
 
 def window(shown: Sequence[Shown], first: Step, last: Step) -> tuple[Shown, ...]:

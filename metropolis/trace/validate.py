@@ -35,8 +35,8 @@ LIMIT = 1e6
 SLACK = 1e-4
 """Positions are float32: a move may exceed the velocity by this absolute amount."""
 ROUNDING = 2.0**-22
-"""The same relative to the coordinates, far from the origin: half a unit for each of two at both
-ends."""
+"""The tolerance relative to the coordinates, far from the origin: half a unit for each of two at
+both ends."""
 
 
 def place_in(path: object, agents: tuple[str, ...]) -> Place:

@@ -22,7 +22,7 @@ from metropolis.viewer.page_files import page_files
 
 FILE_BYTES_MAX = 256 << 20
 TEXTS_MAX = 5_000
-"""More calls, of all sides, and the file has no texts of calls."""
+"""Maximum number of calls, of all sides, whose texts the file contains."""
 TEXT_BYTES_MAX = 16 << 20
 """Maximum size of the texts of calls, packed."""
 POLICY = (

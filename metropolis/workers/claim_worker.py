@@ -33,7 +33,7 @@ WAIT_S = 0.25
 """How long a busy worker waits before it claims clusters that others ran last; also the longest
 delay of its end."""
 IDLE_WAIT_S = 0.02
-"""The same for an idle worker."""
+"""How long an idle worker waits before it does."""
 
 
 @dataclass(eq=False)

@@ -27,9 +27,9 @@ class Cells:
         return floor(position[0] / self._size), floor(position[1] / self._size)
 
     def near(self, position: Position, radius: float, known: Collection[Cell]) -> Iterable[Cell]:
-        """Those of the `known` cells, or more, within a Chebyshev distance.
+        """The `known` cells within a Chebyshev distance, possibly more.
 
-        That is a lower bound of every metric of the plane.
+        That distance is a lower bound of every metric of the plane.
         """
         if isinf(radius):
             return known

@@ -16,7 +16,7 @@ from metropolis.world.appearance import check_appearance
 from metropolis.world.base import Agent, World
 
 STEP_S_MAX = 1e6
-"""The same limit as for traces."""
+"""Longest step; traces have the same limit."""
 SEED_MAX = 2**63 - 1
 
 

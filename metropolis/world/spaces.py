@@ -21,7 +21,7 @@ _WORDS = ("a", "bench", "garden", "hello", "I", "letter", "of", "saw", "the", "t
 
 
 def misfit(name: str, value: Any, space: gymnasium.Space[Any]) -> str:
-    """Which part of `value`, called `name`, is not in its part of `space`; the first of several."""
+    """The first part of `value`, called `name`, that is not in its part of `space`."""
     parts: list[tuple[str, Any, gymnasium.Space[Any]]] = []
     if isinstance(space, gymnasium.spaces.Dict) and isinstance(value, Mapping):
         if value.keys() != space.keys():

@@ -24,15 +24,15 @@ from metropolis.types import MetropolisError
 
 POLL_S = 0.05
 STOP_S = 5.0
-"""From the request to stop to the end of the process by force."""
+"""Time between asking a process to stop and killing it."""
 PROBE_S = 10.0
 """Pause before a running engine is asked for its models again."""
 RESPONSE_S = 5.0
-"""Time to respond to that; less than that of a check, whose end looks like a failing server."""
+"""Timeout of this probe; shorter than that of a check, whose end looks like a failing server."""
 HANG_S = 120.0
 """An engine that has not responded for that time hangs."""
 KILL_S = 30.0
-"""From the end by force until the process is left: a device may hold it."""
+"""Longest wait for the end of a killed process: a device may hold it."""
 LOG_BYTES = 4096
 START = "--- "
 """Begins the line of the log with the command of a new process."""
@@ -124,7 +124,7 @@ class Engine:
         self._served = ""
         """The name under which the engine serves the model."""
         self._silent_s = 0.0
-        """Since it responded, as far as it was asked."""
+        """Time without a response, as far as it was probed."""
 
     @property
     def exit_code(self) -> int | None:
@@ -133,7 +133,7 @@ class Engine:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return self._group.leader.pid
 
     async def is_ready(self, wait_s: float) -> bool:

@@ -27,7 +27,7 @@ from metropolis.types import MetropolisError
 FORMAT = "metropolis plan run"
 VERSION = 1
 ACTUAL = "actual"
-"""In place of the name of a method."""
+"""Names the schedule that was run, in place of a method."""
 JOURNAL_FILE, ANSWERS, LOGS = "journal.jsonl", "answers.jsonl", "engines"
 
 
@@ -37,7 +37,7 @@ class NodeRecord(msgspec.Struct, forbid_unknown_fields=True):
     model: str
     requests: int
     path: str = ""
-    """Of the model's weights, as engine commands have it."""
+    """Path of the model's weights, as in engine commands."""
     answered: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -52,7 +52,7 @@ class RunRecord(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     application: str
     digest: str
-    """Of the application and the sampling."""
+    """Digest of the application and the sampling."""
     planned: Schedule
     actual: Schedule
     elapsed_s: float
@@ -177,7 +177,7 @@ def read_run(path: Path) -> RunRecord:
 def _record(
     path: Path, application: Application, digest: str, planned: Schedule | None
 ) -> RunRecord:
-    """That of the run in the folder, or a new one."""
+    """The record of the run in the folder, or a new one."""
     if not has_run(path):
         return _new_record(path, application, digest, planned)
     record = read_run(path)

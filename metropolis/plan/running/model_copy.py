@@ -62,7 +62,7 @@ class ModelCopy:
         self.in_flight: dict[int, asyncio.Task[bool]] = {}
         """By the index of the request."""
         self.deaths = 0
-        """In a row, without an answer."""
+        """Deaths of engines in a row, without an answer in between."""
         self.is_stopping = False
         self.supervision: asyncio.Task[None] | None = None
 

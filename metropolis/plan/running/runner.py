@@ -41,7 +41,7 @@ NOTICE_S = 0.5
 PAUSE_MAX_S = 30.0
 """Longest pause after a failure; they begin with half a second and double."""
 ENDING_S = 30.0
-"""From when an engine cannot be reached to the end of its process, else the request has failed."""
+"""How long the process of an unreachable engine may take to end; later, the request has failed."""
 FAILURES_MAX = 3
 """Failures of a request, by engines that continue to run, that end the run: bad or late answers."""
 REFUSALS_MAX = 12
@@ -84,10 +84,10 @@ class Runner:
         """The nodes on GPUs."""
         self._ports = Ports()
         self._boundary: Boundary | None = None
-        """That of the current stage, until it is reached."""
+        """The boundary of the current stage, until it is reached."""
         self._stage_ended = asyncio.Event()
         self._failures: Counter[tuple[Call, bool]] = Counter()
-        """Of a request, by whether the engine was too busy or failed."""
+        """(request, whether the engine was too busy or failed itself) -> failures."""
         self._losses: dict[str, Counter[int]] = {name: Counter() for name in self._nodes}
         self._pauses = Pauses(sampling.seed)
 

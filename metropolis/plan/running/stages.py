@@ -47,7 +47,7 @@ class StageLog:
         self._record, self._log = record, log
         self._offset_s = record.elapsed_s - time.monotonic()
         self._past = record.actual.stages
-        """Of earlier processes."""
+        """The stages that earlier processes ran."""
         self._begun: list[_Begun] = []
 
     @property

@@ -46,7 +46,7 @@ def _larger(timeline: Timeline, moment: Moment, stage: Stage, fixed: frozenset[s
 
 
 def _throughput(timeline: Timeline, moment: Moment, stage: Stage, fixed: Collection[str]) -> float:
-    """In operations per second; below 0 if the stage does not fit or moves a `fixed` node."""
+    """Operations per second; below 0 if the stage does not fit or moves a `fixed` node."""
     if not stage:
         return 0.0
     outlook = timeline.outlook(moment, stage)

@@ -104,7 +104,7 @@ def _moves(models: Models, before: Allocation, needed: Sequence[bool]) -> Iterat
 def _up_to(
     models: Models, allocation: Allocation, index: int, free: int
 ) -> Iterator[ExecutionPlan]:
-    """Other plans of a model with at least its GPUs, of which as many as possible are used."""
+    """Other plans of a model with at least its GPUs; as many GPUs as possible are used."""
     now = allocation[index]
     gpus = 0 if now is None else now.gpus
     by_tp: dict[int, ExecutionPlan] = {}

@@ -40,7 +40,7 @@ class Stretch:
 
     @cached_property
     def estimate(self) -> Estimate:
-        """Of the phase."""
+        """The estimate of the phase."""
         return Estimate(self.whole, self.models)
 
 

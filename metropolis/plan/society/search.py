@@ -48,7 +48,7 @@ class Candidate:
 
     @property
     def makespan_sim_s(self) -> float:
-        """Of the replay."""
+        """The makespan of the replay."""
         return self.result.makespan_sim_s
 
     @property
@@ -70,7 +70,7 @@ class SocietyPlan:
     changing: Candidate | None
     """None: no change was expected to pay."""
     replays: int
-    """Of samples and of the whole trace."""
+    """The number of replays, of samples and of the whole trace."""
     search_wall_s: float
 
     @property

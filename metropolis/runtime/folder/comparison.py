@@ -18,7 +18,7 @@ from metropolis.world.record import StepRecord
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two runs, over the steps that both have."""
+    """The comparison of two runs, over the steps that both have."""
 
     steps: Step
     differing: Step
@@ -35,7 +35,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Difference:
-    """Between two records of a step."""
+    """A difference between two records of a step."""
 
     name: str
     """The agent or thing whose action, body, state or event differs."""

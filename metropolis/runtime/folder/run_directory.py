@@ -92,7 +92,7 @@ class RunDirectory:
         self.timeline = root / TIMELINE
         self._run = root / "run.json"
         self.lineage: tuple[Origin, ...] = ()
-        """Of a branch: the forked runs, the direct one last; set by `read`."""
+        """The runs that a branch descends from, its parent last; set by `read`."""
         self.notes: list[str] = []
         """Messages on damage and its repair."""
         self.distrust: str | None = None

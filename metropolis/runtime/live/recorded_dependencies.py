@@ -33,7 +33,7 @@ from metropolis.world.transaction import Transaction
 from metropolis.world.view import Reads, View
 
 CANCELLATIONS_MAX = 3
-"""Of what a world waits for when it resolves one action alone."""
+"""How often to cancel what a world waits for when it resolves one action alone."""
 Needs = dict[AgentId, Step]
 """Agent -> its latest step that is needed."""
 
@@ -60,7 +60,7 @@ class RecordedDependencies:
         """Entity -> its last change."""
         self._left = LeftPlaces(core_metric(world.metric), max(1.0, world.perception_radius))
         self._numbers = dict(self._ids)
-        """Those of entities in it: bodies have those of their agents."""
+        """Entity -> its number in `_left`; bodies have the numbers of their agents."""
         self._emitted: dict[str, _Change] = {}
         """Agent -> its events of the step before."""
         self._answered: dict[AgentId, _Change] = {}

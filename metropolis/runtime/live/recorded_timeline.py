@@ -45,7 +45,7 @@ class RecordedTimeline:
             for step, agent, *times in zip(*(of[kept].tolist() for of in columns), strict=True):
                 self._earlier[step, agent] = times[0], times[1]
         self._now_s, self._wall_s = clock(), time.time()
-        """Of the latest commits, and of the dispatches that follow from them."""
+        """Times of the latest commits, and of the dispatches that follow from them."""
         self._committed: dict[AgentId, tuple[Step, float]] = {}
         """Agent -> step and time of its last commit."""
         self._began: dict[tuple[Step, AgentId], Began] = {}

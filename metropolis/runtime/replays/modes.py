@@ -19,7 +19,7 @@ class Risk(NamedTuple):
     """The chance of being wrong at which an agent of the mode optimistic still runs ahead."""
 
     most: float
-    """From 0 to 1, while the instances are idle."""
+    """The chance while the instances are idle, from 0 to 1."""
     calls_half: float = inf
     """Calls in flight per instance, averaged over a minute, with which an agent of average lead
     over the slowest one is allowed half as much; infinity: the load does not matter.

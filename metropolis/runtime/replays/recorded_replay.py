@@ -37,7 +37,7 @@ class RecordedReplay:
     lanes: tuple[str, ...]
     """The modes: each has a folder of this name."""
     setting: Mapping[str, Any]
-    """The same fields of `ReplayResult` in all modes: fleet, policy and so on."""
+    """The fields of `ReplayResult` that are equal in all modes: fleet, policy and so on."""
 
 
 def prepare_folder(folder: Path) -> None:

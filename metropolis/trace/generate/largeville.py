@@ -144,7 +144,7 @@ def _check_stretch(hours: Hours, step_s: float) -> None:
 
 
 def _another(source: Trace, seed: int, shift_s: float) -> Trace:
-    """The same town on another day."""
+    """Another day of the same town."""
     meta = source.meta
     own_town = alderbrook().map.name
     if meta.movement_origin == "generated" and meta.map and meta.map.name == own_town:

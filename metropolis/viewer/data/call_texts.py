@@ -38,7 +38,7 @@ class CallTexts(Protocol):
 
 
 class RecordedTexts:
-    """Of the calls in the file `path`; `calls`: their number up to and including each step."""
+    """Texts of the calls in the file `path`; `calls`: their number up to and with each step."""
 
     def __init__(self, path: Path, calls: Sequence[int]) -> None:
         self._path, self._calls = path, calls
@@ -71,7 +71,7 @@ class RecordedTexts:
 
 
 class TraceTexts:
-    """Of the calls of a trace."""
+    """Texts of the calls of a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._calls, self._offsets, self._agents = trace.calls, trace.call_offsets(), trace.agents

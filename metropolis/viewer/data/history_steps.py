@@ -53,7 +53,7 @@ class _Start:
     """The beginning of a chunk."""
 
     before: Mark | None
-    """That of the line before its first one; None: it begins the history."""
+    """The mark of the line before its first one; None: it begins the history."""
     positions: Float32
     looks: tuple[Look, ...]
 

@@ -21,7 +21,7 @@ Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 NUMBER_BITS = 20
-"""Of the number of a call within its agent-step, in the key of the call."""
+"""Bits of a call's number within its agent-step, in the key of the call."""
 ROWS_MAX = 1 << 28
 """Agent-steps: with 16 bytes each they fill 4 GiB."""
 FAILED, WASTED = 1, 2
