@@ -74,7 +74,12 @@ std::vector<std::pair<LeftPlaces::Entity, LeftPlaces::Change>> LeftPlaces::unkno
   std::vector<std::pair<Entity, Change>> unknown;
   for (Leavers* there : near(centre, radius)) {
     const auto checked = there->checked.find(agent);
-    const Step first = since ? *since : checked == there->checked.end() ? -1 : checked->second;
+    Step first = -1;
+    if (since) {
+      first = *since;
+    } else if (checked != there->checked.end()) {
+      first = checked->second;
+    }
     std::optional<Step> newest;
     for (const Leaver& leaver : there->leavers | std::views::reverse) {
       const Left& last = leaver.left.back();

@@ -1,7 +1,6 @@
 #include "metropolis/optimistic_replay.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -14,6 +13,7 @@
 #include "metropolis/speculation.hpp"
 #include "optimistic_calls.hpp"
 #include "risk.hpp"
+#include "stopwatch.hpp"
 #include "value_reads.hpp"
 
 namespace metropolis {
@@ -110,11 +110,8 @@ class OptimisticReplay final : public TraceReplay {
 
   template <class Call>
   std::vector<SpeculationCommand> timed(const Call& call) {
-    const auto start = std::chrono::steady_clock::now();
-    auto commands = call();
-    controller_wall_s_ +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return commands;
+    const Stopwatch stopwatch(controller_wall_s_);
+    return call();
   }
 
   // Reports what has ended until nothing ends without a call.
