@@ -141,8 +141,9 @@ def _complete(
 ) -> int:
     printed = _print_notes(simulation.notes)
     try:
-        for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
-            scenario.story(record)  # already printed; later sentences depend on it
+        if not quiet:
+            for record in RunDirectory(folder).records(simulation.first_step):
+                scenario.story(record)  # already printed; later sentences depend on it
         interrupted = _run(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
     except BrokenPipeError:
         discard_output()
@@ -165,7 +166,10 @@ def _complete(
         _print_unused_functions(options.models, result)
     reused = backend.reused if isinstance(backend, VirtualInstances) else None
     summary = summary_of(result, scenario, steps, options, folder, verified, reused)
-    (write_json if as_json else print_summary)(summary)
+    if as_json:
+        write_json(summary)
+    else:
+        print_summary(summary)
     if result.stopped is not None:
         click.echo(
             f"metropolis: {result.stopped}; {_progress(result.steps, steps, folder)}", err=True
@@ -273,7 +277,9 @@ def _run(
     ):
         for record in records:
             advance(agents)
-            for sentence in () if quiet else told(scenario, record):
+            if quiet:
+                continue
+            for sentence in told(scenario, record):
                 click.echo(story_line(scenario.world, record.step, sentence), err=story_to_stderr)
     return pressed.is_set()
 

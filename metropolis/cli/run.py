@@ -264,9 +264,9 @@ def command(
         if out is not None or estimate:
             raise click.UsageError("a run is resumed in its folder; omit --out and --estimate")
         folder = latest_folder(world) if resume == LATEST else run_folder(resume)
-        changed = on_command_line(given) | (
-            {} if world is None else {"world": absolute_name(world)}
-        )
+        changed = on_command_line(given)
+        if world is not None:
+            changed |= {"world": absolute_name(world)}
         how = {"trust": trust, "as_json": as_json, "quiet": quiet, "view": view}
         return continue_run(folder, changed, (verify, verify_steps), **how)
     if world is None:
@@ -283,7 +283,10 @@ def command(
         )
     options.check_hosts()
     found = _rehearse(scenario, options.last_step(scenario), options, quiet=quiet)
-    (write_json if as_json else print_estimate)(found)
+    if as_json:
+        write_json(found)
+    else:
+        print_estimate(found)
     return FINISHED
 
 

@@ -67,8 +67,10 @@ def _short(world: str) -> str:
 
 def _runs(name: str | None) -> list[tuple[Path, int]]:
     """Return the folders and numbers of the runs of `name`; None: of every world."""
-    runs = []
-    for folder in RUNS.iterdir() if RUNS.is_dir() else ():
+    runs: list[tuple[Path, int]] = []
+    if not RUNS.is_dir():
+        return runs
+    for folder in RUNS.iterdir():
         world, _, number = folder.name.rpartition("-")
         if number.isdecimal() and name in (None, world):
             runs.append((folder, int(number)))

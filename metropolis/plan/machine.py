@@ -195,8 +195,8 @@ def _candidates(machine: Machine, model: str) -> Iterable[tuple[int, Profile]]:
     shape, tensor_parallel_max = machine.shape(model), min(machine.gpus, machine.tp_max)
     own = {tp: profile for (name, tp), profile in machine.profiles.items() if name == model}
     group = machine.nvlink_group
-    for tp in own if machine.gpus > group else ():
-        if group % tp and tp % group:
+    for tp in own:
+        if machine.gpus > group and group % tp and tp % group:
             raise MetropolisError(
                 f"{model} has a profile for {tp} GPUs, but NVLink connects groups of {group} "
                 f"{machine.gpu}; the degree should divide {group} or be a multiple of it"

@@ -308,7 +308,8 @@ class ReferencePool:
                 left = instance.abort(id, now_sim_s, keep)
             except KeyError:
                 continue
-            self._unreported += [left] if left else []
+            if left:
+                self._unreported.append(left)
             return
         raise ValueError(f"request {id} cannot be aborted")
 

@@ -249,7 +249,9 @@ class _ByStep:
     def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call."""
         lengths, request = call.lengths, call.request
-        priority = request.step + request.speculative * SPECULATIVE_PRIORITY
+        priority = request.step
+        if request.speculative:
+            priority += SPECULATIVE_PRIORITY
         tokens = _core.Request(lengths.prompt_tokens, lengths.output_tokens, priority)
         self._prompt_tokens[number] = lengths.prompt_tokens
         self._pool.submit(number, tokens, now_sim_s)

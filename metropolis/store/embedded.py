@@ -140,9 +140,12 @@ class EmbeddedServer(RedisServer):
             "sanitize-dump-payload": "yes",
         }
         command = [str(self._sockets), str(self._folder.absolute()) if self._folder else ""]
-        command += [self._binary, *(part for k, v in options.items() for part in (f"--{k}", v))]
-        for name in DISABLED if kept else ():
-            command += ["--rename-command", name, ""]
+        command.append(self._binary)
+        for name, value in options.items():
+            command += [f"--{name}", value]
+        if kept:
+            for name in DISABLED:
+                command += ["--rename-command", name, ""]
         return command
 
     @property

@@ -123,7 +123,9 @@ class RunState:
         cluster = self.clusters.pop(name, None)
         self.ready.pop(name, None)
         claimed = self.leases.pop(name, None) is not None
-        for agent in cluster.agents if cluster else ():
+        if cluster is None:
+            return
+        for agent in cluster.agents:
             del self.busy[agent]
             if claimed:
                 self.homes.pop(agent, None)

@@ -141,9 +141,11 @@ def _write(pieces: Iterable[Trace], path: Path, file: BinaryIO) -> None:
             validate(piece, path, _row_place(path, piece.meta.agents, first))
             if writer is None:
                 metadata = {METADATA_KEY: meta_to_json(piece.meta).encode()}
-                schema = SCHEMA if piece.dependencies is None else SCHEMA.append(DEPENDS_ON)
-                schema = schema if piece.shown is None else schema.append(SHOWS)
-                schema = schema.with_metadata(metadata)
+                schema = SCHEMA.with_metadata(metadata)
+                if piece.dependencies is not None:
+                    schema = schema.append(DEPENDS_ON)
+                if piece.shown is not None:
+                    schema = schema.append(SHOWS)
                 writer = pq.ParquetWriter(
                     file, schema, compression="zstd", write_page_checksum=True
                 )

@@ -83,11 +83,12 @@ def _frozen_items(items: Any, whose: str, *names: str) -> Any:
         return freeze(items)
     except MetropolisError as error:
         whose = whose.format(*names)
-        for key, item in items.items() if isinstance(items, Mapping) else ():
-            try:
-                freeze(item)
-            except MetropolisError as wrong:
-                raise MetropolisError(f"{whose}, key {key!r}: {wrong}") from None
+        if isinstance(items, Mapping):
+            for key, item in items.items():
+                try:
+                    freeze(item)
+                except MetropolisError as wrong:
+                    raise MetropolisError(f"{whose}, key {key!r}: {wrong}") from None
         raise MetropolisError(f"{whose}: {error}") from None
 
 

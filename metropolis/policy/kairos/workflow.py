@@ -38,7 +38,8 @@ def call_graph(served_requests: Sequence[ServedRequest]) -> list[Stage]:
         request = stage.served.request
         upstream = completed.get(request.upstream or "", [])
         before = bisect_right(upstream, request.arrived_s, key=lambda s: s.served.completed_s)
-        (upstream[before - 1].children if before else roots).append(stage)
+        siblings = upstream[before - 1].children if before else roots
+        siblings.append(stage)
     for stage in reversed(stages):
         after_s = sum(map(longest_s, in_parallel(stage.children)))
         stage.latency_s = stage.served.latency_s + after_s

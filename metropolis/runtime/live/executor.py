@@ -240,10 +240,11 @@ class Executor:
             self._outstanding.pop(name, None)
             if execution.step >= self.newest_step:
                 self.newest_step = execution.step + 1
-            for agent in agents if writes else ():
-                body = writes.get(names[agent])
-                if body is not None:
-                    positions[agent] = body.position
+            if writes:
+                for agent in agents:
+                    body = writes.get(names[agent])
+                    if body is not None:
+                        positions[agent] = body.position
             commits.append(Commit(agents, tuple([positions[agent] for agent in agents])))
             self._on_commit(execution)
         ready = {cluster_id(one): one for one in self._controller.handle(commits)}

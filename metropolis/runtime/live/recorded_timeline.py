@@ -104,7 +104,8 @@ class RecordedTimeline:
 
     def _write_calls(self, execution: Execution) -> None:
         step = execution.step
-        for agent in execution.agents:
+        agents = execution.agents if self._requests else execution.calls
+        for agent in agents:
             calls = execution.calls.get(agent, ())
             if requests := self._requests.pop((step, agent), ()):
                 calls, wasted = _matched(calls, requests)
@@ -122,7 +123,8 @@ class RecordedTimeline:
 
     def requested(self, step: Step, agent: AgentId, requests: Sequence[CallRecord]) -> None:
         """See Observer."""
-        self._requests[step, agent] = requests
+        if requests:
+            self._requests[step, agent] = requests
 
     def advance(self) -> None:
         """See TimelineWriter."""

@@ -64,13 +64,13 @@ class Simulation:
     """One run of a world. Iterate over `steps(n)`, or call `run(n)`.
 
     Args:
-            world: the world and its rules.
-            agents: its agents, in the order of their ids. A run changes them, so use them in one
-                run only.
-            llm: a client, or a backend to wrap in one; None: the world's offline author, without
-                latency.
-            configuration: see `RunConfiguration`; None: its defaults.
-            fields: fields of the configuration to change, as in `Simulation(…, seed=7)`.
+        world: the world and its rules.
+        agents: its agents, in the order of their ids. A run changes them, so use them in one
+            run only.
+        llm: a client, or a backend to wrap in one; None: the world's offline author, without
+            latency.
+        configuration: see `RunConfiguration`; None: its defaults.
+        fields: fields of the configuration to change, as in `Simulation(…, seed=7)`.
 
     Raises MetropolisError on invalid arguments.
     """

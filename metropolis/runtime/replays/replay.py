@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -348,8 +347,11 @@ def _replay_with_plugins(
     replaying.run()
     busy_sim_s, count = cluster.busy_sim_s(), len(fleet)
     if schedule is not None:
-        gpus = [each.tensor_parallel for each in fleet.instances]
-        busy_sim_s, count = [*map(mul, busy_sim_s, gpus)], schedule.gpus
+        count = schedule.gpus
+        busy_sim_s = [
+            each.tensor_parallel * busy
+            for each, busy in zip(fleet.instances, busy_sim_s, strict=True)
+        ]
     return {
         "makespan_sim_s": replaying.now_sim_s,
         "utilisation": utilisation(sum(busy_sim_s), count, replaying.now_sim_s),

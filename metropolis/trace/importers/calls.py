@@ -255,7 +255,8 @@ class _Log:
                 f"{place}: {field} is missing, and no typical length is known for the function"
                 f" {brief(function)}; it should have {field}, {side}_chars or the text itself"
             )
-        return typical_tokens()[function][side == "output"]
+        prompt_tokens, output_tokens = typical_tokens()[function]
+        return prompt_tokens if side == "prompt" else output_tokens
 
 
 @cache

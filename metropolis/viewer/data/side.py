@@ -95,7 +95,8 @@ class Side:
                 of_steps = self.steps.refresh()
             except OSError as error:
                 raise _gone(error) from None
-        changed |= {"positions": of_steps, "moments": of_steps} if of_steps else {}
+        if of_steps:
+            changed |= {"positions": of_steps, "moments": of_steps}
         return {name: sorted(numbers) for name, numbers in changed.items()}
 
     def meta(self) -> dict[str, Any]:
