@@ -207,11 +207,8 @@ class Client:
             self.journal.close()
 
     async def call(self, request: Request) -> Completion:
-        """The answer to `request`; raises LLMError on failure.
-
-        A known answer comes as any other: once all tasks that are ready have sent their requests.
-        """
-        await asyncio.sleep(0)
+        """The answer to `request`; raises LLMError on failure."""
+        await asyncio.sleep(0)  # a known answer, too, comes after the tasks that are ready now
         return await self.answer(request)
 
     async def answer(self, request: Request, on_piece: OnPiece | None = None) -> Completion:
@@ -317,11 +314,10 @@ class Client:
             self._charge_reservation(turn, usage, request)
             raise
         except BaseException as error:
-            lost = 0, 0
-            if isinstance(error, LLMError):
-                lost = error.tokens or lost
-                if not self._waits_too_long(error):
-                    self.gate.pause(error.retry_after_s or 0.0)
+            tokens = error.tokens if isinstance(error, LLMError) else None
+            lost = tokens or (0, 0)
+            if isinstance(error, LLMError) and not self._waits_too_long(error):
+                self.gate.pause(error.retry_after_s or 0.0)
             if isinstance(error, RefusedError):
                 self._outage.end(time())
             self._charge_lost(turn, usage, sum(lost), self.prices.cost(*lost))
