@@ -95,6 +95,27 @@ def test_the_author_follows_a_json_schema(seed: int) -> None:
     assert all(6 <= hour <= 22 for hour in plan["hours"])
 
 
+@pytest.mark.parametrize(
+    ("schema", "least", "most"),
+    [
+        ({"type": "integer", "maximum": -3}, -3, -3),
+        ({"type": "number", "maximum": 4}, 0, 4),
+        ({"type": "integer", "minimum": 20}, 20, 29),
+    ],
+)
+def test_a_number_has_the_bounds_that_are_given(
+    schema: dict[str, object], least: int, most: int
+) -> None:
+    for seed in range(20):
+        answer = run_virtually(Scripted().complete(request(json_schema=schema, seed=seed)))
+        assert least <= answer.json() <= most
+
+
+def test_an_array_may_be_empty() -> None:
+    schema = {"type": "array", "maxItems": 0, "items": {"type": "string"}}
+    assert run_virtually(Scripted().complete(request(json_schema=schema))).json() == []
+
+
 @pytest.mark.parametrize("beyond", [{"regex": "a|b"}, {"json_schema": {"type": "odd"}}])
 def test_constraints_that_the_author_cannot_follow_are_refused(beyond: dict[str, object]) -> None:
     with pytest.raises(RefusedError, match="which plan of agent 3 at step 14 requires"):

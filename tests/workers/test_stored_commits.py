@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metropolis.store.base import Store, StoreError
+from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.checked_run import INFO, CheckedRun
 from metropolis.store.claim import Claim
 from metropolis.store.memory import MemoryServer
@@ -115,3 +115,25 @@ def test_a_result_that_a_restart_of_the_server_has_lost_is_sent_again() -> None:
 
     with SnapshotServer() as server:
         asyncio.run(check(server))
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_the_end_does_not_wait_for_a_store_that_is_away(is_slow: bool) -> None:
+    async def away(*_: Any, **__: Any) -> Sequence[Claim]:
+        if is_slow:
+            await asyncio.sleep(60)
+        raise StoreUnavailableError("the store does not answer")
+
+    async def check() -> None:
+        store = MemoryServer().store("it")
+        new_run(store)
+        commits = await begun(store)
+        commits._async_store.claims = away  # type: ignore[method-assign]
+        failures: list[BaseException] = []
+        commits.start(failures.append)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await commits.end()
+        assert not failures
+
+    asyncio.run(check())

@@ -89,12 +89,11 @@ def _value(schema: Mapping[str, Any], request: Request, draw: random.Random) -> 
             fields = schema.get("properties", {})
             return {name: _value(field, request, draw) for name, field in fields.items()}
         case "array":
-            least = schema.get("minItems", 1)
-            count = draw.randint(least, schema.get("maxItems", least + 2))
+            least, most = _bounds(schema.get("minItems"), schema.get("maxItems"), 1, 2)
+            count = draw.randint(least, most)
             return [_value(schema["items"], request, draw) for _ in range(count)]
         case "integer" | "number" as kind:
-            least = schema.get("minimum", 0)
-            most = schema.get("maximum", least + 9)
+            least, most = _bounds(schema.get("minimum"), schema.get("maximum"), 0, 9)
             return draw.randint(least, most) if kind == "integer" else draw.uniform(least, most)
         case "boolean":
             return draw.random() < 0.5
@@ -102,6 +101,13 @@ def _value(schema: Mapping[str, Any], request: Request, draw: random.Random) -> 
             return _sentence(draw)
         case other:
             raise _unsupported(request, f"a JSON schema of type {other!r}")
+
+
+def _bounds(least: Any, most: Any, usual: int, span: int) -> tuple[Any, Any]:
+    """The bounds of a number; those that are None leave a span from the usual one on, or less."""
+    if least is None:
+        least = usual if most is None else min(usual, most)
+    return least, least + span if most is None else most
 
 
 def _unsupported(request: Request, what: str) -> RefusedError:

@@ -21,7 +21,7 @@ from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Step
 from metropolis.workers.leases import retry_async
 from metropolis.workers.optimistic.commits import Name
-from metropolis.workers.response_cache import StoredAnswers
+from metropolis.workers.response_cache import END_S, StoredAnswers
 from metropolis.world.parts import Parts, changed_parts
 
 WAIT_S = 0.25
@@ -139,8 +139,9 @@ class StoredCommits:
         try:
             claims = await asyncio.shield(request)
         except asyncio.CancelledError:
-            for claim in await request:
-                self._give_back(claim)
+            with suppress(StoreError, TimeoutError):  # the claims expire anyway
+                for claim in await asyncio.wait_for(request, END_S):
+                    self._give_back(claim)
             raise
         for claim in claims:
             for agent in claim.agents:
