@@ -132,7 +132,9 @@ export class Panel {
     if (execution === null || Number.isNaN(execution.dispatched)) return null;
     const until = Number.isNaN(execution.committed) ? side.meta.end_s : execution.committed;
     const rows = [];
-    for (const calls of side.callsBetween(execution.dispatched - 1e-3, until + 1e-3)) {
+    // an answer may have come for an earlier execution, which was wrong
+    const from = side.meta.mode === "optimistic" ? -Infinity : execution.dispatched - 1e-3;
+    for (const calls of side.callsBetween(from, until + 1e-3)) {
       for (let at = calls.offsets[agent]; at < calls.offsets[agent + 1]; at += 1) {
         if (calls.step[calls.order[at]] === step) rows.push([calls, calls.order[at]]);
       }
