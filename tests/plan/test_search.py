@@ -27,7 +27,8 @@ EFFORT = 100_000
 @given(timelines())
 def test_ours_is_no_later_than_any_rule_and_no_earlier_than_the_bound(timeline: Timeline) -> None:
     ends_s = {method: search(fresh(timeline), method, EFFORT).ends_s for method in METHODS}
-    assert ends_s["ours"] == min(ends_s.values())
+    # The bounds that end a search are rounded: a rule may be earlier by a last digit.
+    assert ends_s["ours"] <= min(ends_s.values()) * (1 + 1e-12)
     assert lower_bound_s(timeline) <= ends_s["ours"] * (1 + 1e-9)
 
 
