@@ -104,10 +104,18 @@ def _value(schema: Mapping[str, Any], request: Request, draw: random.Random) -> 
 
 
 def _bounds(least: Any, most: Any, usual: int, span: int) -> tuple[Any, Any]:
-    """The bounds of a number; those that are None leave a span from the usual one on, or less."""
-    if least is None:
-        least = usual if most is None else min(usual, most)
-    return least, least + span if most is None else most
+    """Return the bounds of a number, of which either may be None.
+
+    A missing minimum is the usual one, or `most` if that is less; a missing maximum is `span` more
+    than the minimum.
+    """
+    if least is None and most is None:
+        least = usual
+    elif least is None:
+        least = min(usual, most)
+    if most is None:
+        most = least + span
+    return least, most
 
 
 def _unsupported(request: Request, what: str) -> RefusedError:
