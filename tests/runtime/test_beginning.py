@@ -297,12 +297,14 @@ def test_a_client_with_a_journal_serves_one_run(tmp_path: Path) -> None:
 def test_two_runs_on_the_same_instances_take_their_own_time() -> None:
     llm = VirtualInstances(Scripted(), SimulatedFleet.uniform("llama-3-8b/l4", 1))
 
-    def run() -> RunResult:
+    def run() -> tuple[Simulation, RunResult]:
         world = Meadow(1, side=2)
-        return Simulation(world, walkers(world), llm, mode="lockstep").run(9)
+        simulation = Simulation(world, walkers(world), llm, mode="lockstep")
+        return simulation, simulation.run(9)
 
-    first, second = run(), run()
-    assert 0 < second.makespan_s == pytest.approx(first.makespan_s)
+    (first, ended), (_, second) = run(), run()
+    assert 0 < second.makespan_s == pytest.approx(ended.makespan_s)
+    assert first.result().makespan_s == ended.makespan_s, "its time ends with the run"
 
 
 @dataclass

@@ -17,7 +17,8 @@ def clock_since(began_s: float) -> Callable[[], float]:
 class RunClock:
     """Counts the seconds of a run: virtual time if `backend` simulates instances, else wall time.
 
-    It starts when it is made, and `start` restarts it.
+    It starts when it is made, and `start` restarts it. `stop` ends the time of the run, before its
+    store and its files are closed.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -29,10 +30,17 @@ class RunClock:
 
     def start(self) -> None:
         """Start at `before_s`."""
+        self._stopped_s: float | None = None
         self._started_wall_s, self._started_s = time.perf_counter(), self._read_s()
+
+    def stop(self) -> None:
+        """Keep `now_s` as it is; wall time goes on."""
+        self._stopped_s = self.now_s()
 
     def now_s(self) -> float:
         """The time of the run."""
+        if self._stopped_s is not None:
+            return self._stopped_s
         return self.before_s + self._read_s() - self._started_s
 
     @property

@@ -370,6 +370,7 @@ class Simulation:
             self.stopped = str(executor.failure)
         finally:
             self._interruption.wake = None
+            self._clock.stop()
             loop.run_until_complete(executor.stop())
             self.control.end()
 
