@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from metropolis.trace.parquet import read_trace
 
 COMMAND = [sys.executable, "-c", "from metropolis.cli import main; main()"]
 ARGUMENTS = [
@@ -49,6 +53,21 @@ def until(page: Any, condition: str) -> None:
     while not page.evaluate(condition):
         assert time.monotonic() < end_s, condition
         page.wait_for_timeout(20)
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "history.jsonl").read_text().splitlines()[1:]
+    return [json.loads(line)["is"] for line in lines]
+
+
+def positions_of(folder: Path) -> np.ndarray:
+    """(STEPS + 1, agents, 2): where agents are at the beginning of each step, and at the end."""
+    trace = read_trace(folder)
+    last = trace.positions[-1].copy()
+    for name, body in history(folder)[-1].get("writes", {}).items():
+        if name in trace.meta.agents:
+            last[trace.meta.agents.index(name)] = body["at"]
+    return np.concatenate([trace.positions, last[np.newaxis]])
 
 
 Show = Callable[..., Any]

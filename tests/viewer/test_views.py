@@ -12,7 +12,7 @@ import pytest
 
 from metropolis.timeline.reader import read_timeline
 from metropolis.trace.parquet import read_trace
-from tests.viewer.conftest import STEPS, Serve, Show, until
+from tests.viewer.conftest import STEPS, Serve, Show, history, positions_of, until
 
 PIXEL = """([view, x, y]) => {
   const {canvas, context} = metropolis.views[view][0].stage;
@@ -37,11 +37,6 @@ CENTRE = """([step, agent, sent]) => {
 }"""
 """Zooms to a call; returns where it is on the canvas."""
 SETTLED = "metropolis.chunks.loading.size === 0"
-
-
-def history(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "history.jsonl").read_text().splitlines()[1:]
-    return [json.loads(line)["is"] for line in lines]
 
 
 def at_time(page: Any, time_s: float) -> None:
@@ -78,7 +73,8 @@ def test_agents_are_at_their_own_steps(smallville: Path, page: Any) -> None:
         into[executions.step, executions.agent] = getattr(executions, name)
     blocker[executions.step, executions.agent] = executions.blocked_by
     waited = 0
-    for time_s in np.linspace(0.01, 0.99, 12) * end_s:
+    known = positions_of(smallville)
+    for time_s in [*np.linspace(0.01, 0.99, 12) * end_s, 1.01 * end_s]:
         at_time(page, time_s)
         moment = page.evaluate(
             """() => { const m = metropolis.moments[0]; return {
@@ -93,7 +89,7 @@ def test_agents_are_at_their_own_steps(smallville: Path, page: Any) -> None:
         assert [status == 1 for status in moment["status"]] == waits.tolist()
         assert moment["blockedBy"] == np.where(waits, blocker[rows], -1).tolist()
         positions = np.array(moment["positions"]).reshape(-1, 2)
-        assert np.array_equal(positions, trace.positions[rows])
+        assert np.array_equal(positions, known[steps, rows[1]])
         waited += int(waits.sum())
     assert waited > 10  # else the run shows nothing
 
@@ -121,7 +117,7 @@ def test_the_map_has_agents_where_they_are_in_the_colour_of_their_lead(page: Any
 
 
 def test_scrubbing_by_step_shows_lockstep_history(smallville: Path, page: Any) -> None:
-    positions = read_trace(smallville).positions
+    positions = positions_of(smallville)
     doing: dict[str, str] = {}
     names = page.evaluate("metropolis.sides[0].meta.agents")
     for record in history(smallville):
@@ -142,6 +138,11 @@ def test_scrubbing_by_step_shows_lockstep_history(smallville: Path, page: Any) -
         for name, label in zip(names, shown["doing"], strict=True):
             if name in doing:
                 assert label == doing[name]
+    page.evaluate("metropolis.moveTo('step', metropolis.transport.end)")
+    until(page, SETTLED)
+    page.evaluate("metropolis.changed({})")
+    assert page.evaluate("[...metropolis.moments[0].positions]") == positions[-1].ravel().tolist()
+    assert f"step {STEPS:,} of {STEPS:,}" in page.inner_text("#reading")
 
 
 def test_a_person_says_what_it_does_and_remembers(smallville: Path, page: Any) -> None:

@@ -166,7 +166,7 @@ class HistorySteps:
         return max(1, count_of(self.steps, self._chunk_steps))
 
     def positions(self, number: int) -> bytes:
-        """Float32 (steps of the chunk, agents, 2): the positions at the beginning of each step."""
+        """See `Steps`."""
         start = self._start_of(number)
         positions = start.positions.copy()
         rows = []
@@ -174,7 +174,7 @@ class HistorySteps:
             self._edit(step, positions, list(start.looks))
             rows.append(positions.tobytes())
             self._move(line.content, positions)
-        return b"".join(rows) or positions.tobytes()  # no step yet: the beginning
+        return b"".join([*rows, positions.tobytes()])
 
     def moments(self, number: int) -> bytes:
         """JSON: what the agents do at the chunk's first step, and what happens in its steps."""

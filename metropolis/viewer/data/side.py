@@ -39,7 +39,8 @@ class Steps(Protocol):
         """Read what is new; return the numbers of the chunks that changed."""
 
     def positions(self, number: int) -> bytes:
-        """Float32 (steps of the chunk, agents, 2): the positions at the beginning of each step."""
+        """Float32 (steps of the chunk + 1, agents, 2): the positions at the beginning of each step,
+        and those after the last one, which a trace may lack."""
 
     def moments(self, number: int) -> bytes:
         """JSON: what the agents do at the chunk's first step, and what happens in its steps."""

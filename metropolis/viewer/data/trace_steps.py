@@ -35,7 +35,7 @@ class TraceSteps:
         """See `Steps`."""
         self._check(number)
         first = number * self._chunk_steps
-        return self._positions[first : first + self._chunk_steps].tobytes()
+        return self._positions[first : first + self._chunk_steps + 1].tobytes()
 
     def moments(self, number: int) -> bytes:
         """See `Steps`. A change at the beginning of a step is a moment of the step before."""

@@ -54,7 +54,7 @@ async function differencesOf(one, other, page) {
   return { first: list.length ? list[0].step : null, list, isComplete: true };
 }
 
-// For each agent the first step at the beginning of which it is elsewhere.
+// For each agent the first step at the beginning of which it is elsewhere; `steps`: after the last one.
 async function placesApart(one, other, page, steps) {
   const found = [];
   const together = new Map();
@@ -63,7 +63,7 @@ async function placesApart(one, other, page, steps) {
     if (twin !== null) together.set(agent, twin);
   }
   const text = (row, agent) => `is at (${row[2 * agent]}, ${row[2 * agent + 1]})`;
-  for (let step = 0; step < steps && together.size; step += 1) {
+  for (let step = 0; step <= steps && together.size; step += 1) {
     const here = await one.positionsAt(step);
     const there = await other.positionsAt(step);
     for (const [agent, twin] of together) {
@@ -82,7 +82,7 @@ export function differs(page, side, agent, moment) {
   const other = page.sides[1 - side.index];
   const twin = page.twin(side, agent, other);
   const step = moment.steps[agent];
-  if (twin === null || step >= Math.min(side.meta.steps, other.meta.steps)) return false;
+  if (twin === null || step > Math.min(side.meta.steps, other.meta.steps)) return false;
   if (!side.position(agent, step, at[0]) || !other.position(twin, step, at[1])) return false;
   if (at[0][0] !== at[1][0] || at[0][1] !== at[1][1]) return true;
   return (side.doing(agent, step)?.label ?? "") !== (other.doing(twin, step)?.label ?? "");

@@ -271,7 +271,7 @@ class Page {
     const side = this.sides[state.side];
     const moment = this.moments[state.side];
     const step = state.selected === null ? moment.floor : moment.steps[state.selected];
-    const at = basis === "step" ? Math.min(step, Math.max(0, side.meta.steps - 1)) : side.timeOfStep(Math.floor(state.at));
+    const at = basis === "step" ? Math.min(step, side.meta.steps) : side.timeOfStep(Math.floor(state.at));
     state.set({ basis, at, isPlaying: false });
   }
 

@@ -62,7 +62,7 @@ export class Moment {
 
   updateByStep(at) {
     const { side } = this;
-    const step = Math.min(Math.floor(at), Math.max(0, side.meta.steps - 1));
+    const step = Math.min(Math.floor(at), side.meta.steps);
     const share = Math.min(1, at - step);
     const next = [0, 0];
     this.floor = this.front = step;

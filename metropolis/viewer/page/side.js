@@ -38,11 +38,15 @@ export class Side {
     return this.chunks.get(this.path("positions", number), asFloats);
   }
 
+  // The chunk of the positions at the beginning of a step; those after the last step are in its chunk.
+  positionsNumber(step) {
+    return Math.min(Math.floor(step / this.perChunk), this.meta.counts.positions - 1);
+  }
+
   // Whether `into` ([x, y], from `at` on) now has the position of an agent at the beginning of a step.
   position(agent, step, into, at = 0) {
-    const last = Math.max(0, this.meta.steps - 1);
-    const known = Math.min(step, last);
-    const number = Math.floor(known / this.perChunk);
+    const known = Math.min(step, this.meta.steps);
+    const number = this.positionsNumber(known);
     const chunk = this.positionsChunk(number);
     if (chunk === null) return false;
     const rows = Math.floor(chunk.length / (2 * this.agents)); // of a run that goes on, a few less may be known
@@ -53,9 +57,9 @@ export class Side {
     return true;
   }
 
-  // A promise of the positions of all agents at the beginning of a step that is recorded.
+  // A promise of the positions of all agents at the beginning of a step, or after the last recorded one.
   async positionsAt(step) {
-    const number = Math.floor(step / this.perChunk);
+    const number = this.positionsNumber(step);
     const path = this.path("positions", number);
     const chunk = this.chunks.kept.get(path)?.isNew ? this.positionsChunk(number) : await this.chunks.load(path, asFloats);
     const row = 2 * this.agents * (step - number * this.perChunk);

@@ -27,7 +27,7 @@ export class Transport {
   // The last time or step.
   get end() {
     const { sides, state } = this.page;
-    const ends = sides.map(({ meta }) => (state.basis === "time" ? meta.end_s : Math.max(0, meta.steps - 1)));
+    const ends = sides.map(({ meta }) => (state.basis === "time" ? meta.end_s : meta.steps));
     return Math.max(0, ...ends);
   }
 

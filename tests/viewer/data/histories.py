@@ -123,7 +123,7 @@ class Expected:
                     self.moments.append([record.step, agent, "does", new.label, extra or None])
             for event in record.events:
                 self._happened(record.step, event, ids, at)
-        self.positions = self.positions or [[*at]]
+        self.positions.append([*at])
 
     def _happened(self, step: int, event: Event, ids: dict[str, int], at: Sequence[Any]) -> None:
         def near() -> list[int]:

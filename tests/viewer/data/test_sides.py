@@ -33,7 +33,7 @@ def content(side: Side, name: str, number: int | str = 0) -> Any:
 def test_positions_are_those_of_the_trace(shared_run: Path) -> None:
     trace = read_trace(shared_run)
     found = np.frombuffer(open_run(shared_run).chunk("positions", "0"), np.float32)
-    assert np.array_equal(found.reshape(STEPS, AGENTS, 2), trace.positions)
+    assert np.array_equal(found.reshape(STEPS + 1, AGENTS, 2)[:STEPS], trace.positions)
 
 
 def test_meta(shared_run: Path) -> None:
@@ -235,7 +235,7 @@ def test_damaged_folders(run_copy: Path, damage: Any, sentence: str | None) -> N
     damage(run_copy)
     if sentence is None:  # what is left can be shown
         side = open_run(run_copy)
-        assert len(side.chunk("positions", "0")) in (8 * AGENTS, 8 * AGENTS * STEPS)
+        assert len(side.chunk("positions", "0")) in (8 * AGENTS, 8 * AGENTS * (STEPS + 1))
         assert side.meta()["note"] or not side.meta()["steps"]
     else:
         with pytest.raises(MetropolisError, match=re.escape(sentence)):
