@@ -135,25 +135,37 @@ def check_names(agent: Agent) -> None:
     """Raise MetropolisError if `agent` has state beside its fields, which is not saved."""
     if hasattr(agent, "save"):
         return
-    for name in vars(agent).keys() - _known_names(type(agent)):
-        if not name.startswith("_"):
-            raise MetropolisError(
-                f"the agent {agent.name!r} ({type(agent).__name__}) has set {name!r}, which is not "
-                "one of its fields and is not saved; declare a field"
-            )
+    for name in _undeclared(agent):
+        raise MetropolisError(
+            f"the agent {agent.name!r} ({type(agent).__name__}) has set {name!r}, which is not "
+            "one of its fields and is not saved; declare a field"
+        )
+
+
+def _undeclared(of: Any) -> Iterator[str]:
+    """Attributes of an instance of a dataclass that are neither saved nor caches."""
+    kind: type = type(of)
+    names = getattr(of, "__dict__", {}).keys() - _known_names(kind)
+    return (name for name in sorted(names) if not name.startswith("_"))
 
 
 @cache
-def _known_names(kind: type[Agent]) -> frozenset[str]:
+def _known_names(kind: type) -> frozenset[str]:
     """Fields, cached properties, and what the engine sets."""
     cached = (name for name in dir(kind) if isinstance(getattr_static(kind, name), cached_property))
     set_by_us = Agent.__annotations__
-    return frozenset([*set_by_us, *cached, *(each.name for each in fields(kind))])  # type: ignore[arg-type]
+    return frozenset([*set_by_us, *cached, *(each.name for each in fields(kind))])
 
 
 def _check_shared(agent: Agent) -> None:
-    """Raise MetropolisError if `agent` has one object, which can change, in two places."""
+    """Raise MetropolisError if `agent` has state that restoring would lose or divide.
+
+    This is one object, which can change, in two places; two views of one array; or an attribute of
+    a nested object that is none of its fields.
+    """
+    who = f"the agent {agent.name!r} ({type(agent).__name__})"
     places: dict[int, str] = {}
+    views: dict[int, list[tuple[str, Any]]] = {}  # by the owner of their memory
 
     def visit(value: Any, place: str) -> None:
         if type(value) in (list, dict, set) or isinstance(value, np.ndarray):
@@ -163,11 +175,20 @@ def _check_shared(agent: Agent) -> None:
         if is_mutable:
             if id(value) in places:
                 raise MetropolisError(
-                    f"the agent {agent.name!r} ({type(agent).__name__}) has one "
-                    f"{type(value).__name__} in two places, {places[id(value)]} and {place}: "
-                    "restored, they would be two objects; keep a key or a number in one of them"
+                    f"{who} has one {type(value).__name__} in two places, {places[id(value)]} and "
+                    f"{place}: restored, they would be two objects; keep a key or a number in one "
+                    "of them"
                 )
             places[id(value)] = place
+        if isinstance(value, np.ndarray):
+            others = views.setdefault(id(_owner(value)), [])
+            for other, known in others:
+                if np.shares_memory(value, known):
+                    raise MetropolisError(
+                        f"{who} has one array in two places, {other} and {place}, of which one is "
+                        "a view: restored, they would be two arrays; keep a copy or a slice"
+                    )
+            others.append((place, value))
         if isinstance(value, Mapping):
             for key, item in value.items():
                 visit(item, f"{place}[{key!r:.20}]")
@@ -175,12 +196,24 @@ def _check_shared(agent: Agent) -> None:
             for i, item in enumerate(value):
                 visit(item, f"{place}[{i}]")
         elif is_mutable and is_dataclass(value):
+            for name in _undeclared(value):
+                raise MetropolisError(
+                    f"{who} has set {name!r} of the {type(value).__name__} at {place}, which is "
+                    "not one of its fields and is not saved; declare a field"
+                )
             for each in fields(value):
                 visit(getattr(value, each.name), f"{place}.{each.name}")
 
     for each in fields(agent):  # type: ignore[arg-type]
         if not each.name.startswith("_"):
             visit(getattr(agent, each.name), each.name)
+
+
+def _owner(array: Any) -> Any:
+    """The object that owns the memory of `array`."""
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array
 
 
 def _is_same(a: Any, b: Any, exact: bool) -> bool:

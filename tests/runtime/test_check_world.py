@@ -67,6 +67,19 @@ def test_a_schedule_that_breaks_a_world_is_found() -> None:
     )
 
 
+def test_a_counter_in_a_class_is_found() -> None:
+    class Counts(Yard):
+        seen = 0
+
+        def observe(self, view: Any) -> Any:
+            Counts.seen += 1
+            return super().observe(view)
+
+    (finding,) = findings(lambda: yard(Counts), seeds=[0], steps=1)
+    assert finding.kind == "state"
+    assert "step 0: the class attribute Counts.seen changed, and is 6 now;" in finding.sentence
+
+
 def test_agents_are_needed() -> None:
     with pytest.raises(MetropolisError, match="the world 'yard' needs its agents; pass them after"):
         check_world(Yard())

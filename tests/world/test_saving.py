@@ -347,3 +347,32 @@ def test_one_object_in_two_places_is_refused() -> None:
         MetropolisError, match=r"one list in two places, tasks\[0\]\.parts and parts"
     ):
         check_saved(agent, save(agent))
+
+
+@dataclass
+class Gardener(Villager):
+    beds: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 3), np.int64))
+    row: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
+    task: Task = field(default_factory=Task)
+
+
+def test_views_of_one_array_are_refused() -> None:
+    agent = Gardener("ann", matrix=np.ones((1, 1), np.int64))
+    whole = np.zeros((3, 3), np.int64)
+    agent.beds, agent.row = whole[:2], whole[2]  # of one array, and apart
+    check_saved(agent, save(agent))
+    agent.row = agent.beds[1]
+    with pytest.raises(MetropolisError, match=r"one array in two places, beds and row, of which"):
+        check_saved(agent, save(agent))
+
+
+def test_an_attribute_of_a_nested_object_that_is_no_field_is_refused() -> None:
+    agent = Gardener("ann", matrix=np.ones((1, 1), np.int64))
+    agent.task._cache = 3  # type: ignore[attr-defined]
+    check_saved(agent, save(agent))
+    agent.task.done_at = 3  # type: ignore[attr-defined]
+    with pytest.raises(
+        MetropolisError,
+        match=r"'ann' \(Gardener\) has set 'done_at' of the Task at task, which is not one of its",
+    ):
+        check_saved(agent, save(agent))

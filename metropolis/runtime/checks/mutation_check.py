@@ -17,6 +17,9 @@ from metropolis.names import cut
 from metropolis.world.base import Agent, World
 from metropolis.world.digest import Held, digest, mutable_parts
 
+_DATA = (dict, list, set, np.ndarray, tuple, str, int, float, type(None))
+"""Types of what is watched in classes and modules."""
+
 
 class Watch:
     """Watches what must not change during a run: the world, module globals, and shared objects."""
@@ -31,28 +34,30 @@ class Watch:
     def changes(self) -> Iterator[str]:
         """Describe the changes since the previous call."""
         now = self._digests()
-        for what, (value, before) in self._known.items():
-            if what in now and now[what][0] is value and now[what][1] != before:
-                yield f"{what} changed, and is {cut(value)} now"
+        for key, (_, before) in self._known.items():
+            value, after = now.get(key, (None, before))
+            if after != before:
+                yield f"{key[0]} changed, and is {cut(value)} now"
         self._known = now
 
-    def _digests(self) -> dict[str, tuple[Any, int]]:
-        owned = dict(self._owned())
-        return {what: (value, digest(value)) for what, value in owned.items()}
+    def _digests(self) -> dict[tuple[str, int | None], tuple[Any, int]]:
+        """By description, and by identity where another object may take the place."""
+        named = {(what, None): value for what, value in self._named()}
+        shared = {(what, id(value)): value for what, value in self._shared()}
+        return {key: (value, digest(value)) for key, value in (named | shared).items()}
 
-    def _owned(self) -> Iterator[Held]:
+    def _named(self) -> Iterator[Held]:
         for name, value in vars(self._world).items():
             if not name.startswith("_"):
                 yield f"the world's attribute {name!r}", value
         for kind in self._kinds:
             for name, value in vars(kind).items():
-                if isinstance(value, dict | list | set | np.ndarray) and not name.startswith("_"):
+                if isinstance(value, _DATA) and not name.startswith("_"):
                     yield f"the class attribute {kind.__name__}.{name}", value
         for module in self._modules:
             for name, value in vars(sys.modules[module]).items():
-                if isinstance(value, dict | list | set | np.ndarray) and not name.startswith("_"):
+                if isinstance(value, _DATA) and not name.startswith("_"):
                     yield f"the global {module}.{name}", value
-        yield from self._shared()
 
     def _shared(self) -> Iterator[Held]:
         first: dict[int, tuple[str, Held]] = {}
