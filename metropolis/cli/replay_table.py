@@ -54,7 +54,7 @@ def print_table(
         f"{counted(len(trace.calls), 'call')} "
         f"(movement {meta.movement_origin}, calls {meta.calls_origin}); "
         f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
-        f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."
+        f"critical path {longest.weight:,.0f} tokens in {counted(len(longest.calls), 'call')}."
     )
     for fleet, policy in dict.fromkeys((r.fleet, r.policy) for r in results):
         chosen = [r for r in results if (r.fleet, r.policy) == (fleet, policy)]

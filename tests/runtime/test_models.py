@@ -155,7 +155,7 @@ def test_a_lone_call_is_timed_on_an_instance_of_its_model() -> None:
     profiles = {"base": "llama-3-8b/l4", "chat": "llama-3-8b/h100"}
     fleet = SimulatedFleet.parse([f"{model}={profile}" for model, profile in profiles.items()])
     calls = trace.calls
-    for call, found_s in enumerate(isolated_sim_s(trace, fleet).tolist()):
+    for call, found_s in enumerate(isolated_sim_s(trace, fleet, prefix_reuse=False).tolist()):
         lengths = Request(int(calls.prompt_tokens[call]), int(calls.output_tokens[call]))
         profile = load_profile(profiles[calls.models[calls.model[call]]])
         assert found_s == InstancePool.isolated_sim_s(profile, lengths)

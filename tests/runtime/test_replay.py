@@ -87,6 +87,25 @@ def test_every_mode_keeps_what_the_trace_proves_necessary(
         assert result.makespan_sim_s >= bound_sim_s * (1 - 1e-9)
 
 
+@given(small_traces, st.sampled_from(FLEETS), st.data())
+@settings(max_examples=30, deadline=None)
+def test_the_critical_path_knows_of_shared_prefixes(
+    trace: Trace, fleet: SimulatedFleet, data: st.DataObject
+) -> None:
+    calls, shared = trace.calls, data.draw(st.integers(1, 300))
+    prefixes = {
+        "prompt_tokens": calls.prompt_tokens + shared,
+        "prefix_id": np.full(len(calls), 7),
+        "prefix_tokens": np.full(len(calls), shared, np.int32),
+    }
+    trace = replace(trace, calls=replace(calls, **prefixes))
+    setting = replace(setting_for(trace), fleet=fleet, prefix_reuse=True)
+    bound_sim_s = replay(trace, "critical_path", setting).makespan_sim_s
+    for mode in BY_POSITION:
+        makespan_sim_s = replay(trace, mode.name, setting).makespan_sim_s
+        assert makespan_sim_s >= bound_sim_s * (1 - 1e-9), mode
+
+
 @given(small_traces, st.sampled_from(FLEETS), st.sampled_from(SERVED))
 @settings(max_examples=60, deadline=None)
 def test_the_oracle_of_values_waits_for_dependencies_by_value_only(

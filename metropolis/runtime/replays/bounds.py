@@ -1,4 +1,8 @@
-"""The bounds of a replay: makespans that no execution can beat, computed from the trace."""
+"""The bounds of a replay, computed from the trace: makespans that executions cannot beat.
+
+`critical_path` holds for the modes that wait for the agents in sight; `optimistic` and
+`oracle_values` need not.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +22,46 @@ from metropolis.types import MetropolisError
 Float64 = npt.NDArray[np.float64]
 
 
-def isolated_sim_s(trace: Trace, fleet: SimulatedFleet) -> Float64:
-    """(calls,): time each call takes alone on an idle instance, the fastest with its model."""
+def isolated_sim_s(trace: Trace, fleet: SimulatedFleet, prefix_reuse: bool) -> Float64:
+    """(calls,): time each call takes alone on an idle instance, the fastest with its model.
+
+    With `prefix_reuse` the instance has the prefixes that several calls begin with.
+    """
     calls = trace.calls
+    cached = _cacheable_tokens(trace) if prefix_reuse else np.zeros(len(calls), np.int64)
     kinds, chunked = fleet.kinds, fleet.rules.chunked_prefill
     hosts = [
         [kind.profile for kind in kinds if kind.model in (None, model)] for model in calls.models
     ]
-    columns = calls.model.tolist(), calls.prompt_tokens.tolist(), calls.output_tokens.tolist()
+    columns = calls.model, calls.prompt_tokens, calls.output_tokens, cached
     return np.array(
         [
             min(
-                _core.InstancePool.isolated_sim_s(profile, _core.Request(prompt, output), chunked)
+                _core.InstancePool.isolated_sim_s(
+                    profile, _core.Request(prompt, output, reused_tokens=reused), chunked
+                )
                 for profile in hosts[model]
             )
-            for model, prompt, output in zip(*columns, strict=True)
+            for model, prompt, output, reused in zip(*(of.tolist() for of in columns), strict=True)
         ],
         dtype=np.float64,
     )
 
 
-def longest_chain(trace: Trace, fleet: SimulatedFleet, graph: InteractionGraph) -> dict[str, Any]:
+def _cacheable_tokens(trace: Trace) -> npt.NDArray[np.int64]:
+    """(calls,): the tokens of each prompt that may be cached; at least one is computed."""
+    calls = trace.calls
+    _, kind, count = np.unique(calls.prefix_id, return_inverse=True, return_counts=True)
+    is_shared = (calls.prefix_id >= 0) & (count[kind] > 1)
+    tokens = np.minimum(calls.prefix_tokens, calls.prompt_tokens - 1)
+    return np.where(is_shared, tokens, 0).astype(np.int64)
+
+
+def longest_chain(
+    trace: Trace, fleet: SimulatedFleet, graph: InteractionGraph, prefix_reuse: bool
+) -> dict[str, Any]:
     """Measurements of `critical_path`: the longest chain of dependencies, each call alone."""
-    weight = isolated_sim_s(trace, fleet)
+    weight = isolated_sim_s(trace, fleet, prefix_reuse)
     path = critical_path(trace, graph, weight)
     sent = np.zeros(len(trace.calls))
     return _bound(path.weight, sent, sent + weight, busy=None, preemptions=0)

@@ -89,4 +89,5 @@ def replay_in_core(
 
 def utilisation(busy_sim_s: float, count: int, makespan_sim_s: float) -> float:
     """Mean busy share of `count` instances or GPUs; `busy_sim_s`: summed over them."""
-    return busy_sim_s / (count * makespan_sim_s) if makespan_sim_s else 0.0
+    # sums of floats may exceed the whole by a rounding
+    return min(1.0, busy_sim_s / (count * makespan_sim_s)) if makespan_sim_s else 0.0

@@ -183,7 +183,8 @@ def replay(
     _check_calls_fit(trace, setting)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
-        measured = longest_chain(trace, setting.fleet, graph or mine_dependencies(trace, setting))
+        graph = graph or mine_dependencies(trace, setting)
+        measured = longest_chain(trace, setting.fleet, graph, setting.prefix_reuse)
     elif chosen.name == "no_dependency":
         measured = all_at_once(trace, setting.fleet, setting.prefix_reuse)
     else:
