@@ -213,6 +213,6 @@ def _other_parents(
 
 def _lists(lists: pa.Array | None, n: int, kind: pa.DataType) -> pa.Array:
     """The column, or a column of nulls if it is absent."""
-    if lists is None or pa.types.is_null(lists.type):
+    if lists is None:
         return pa.nulls(n, pa.list_(kind))
     return lists

@@ -29,8 +29,6 @@ def read_dependencies(lists: pa.Array, agents: int, place: Place) -> ValueDepend
 
     Raises `MetropolisError` that names the row.
     """
-    if pa.types.is_null(lists.type):
-        lists = pa.nulls(len(lists), DEPENDENCIES_TYPE)
     counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
     row = np.repeat(np.arange(len(counts)), counts)
     values = lists.flatten()

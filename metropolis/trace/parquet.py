@@ -28,6 +28,7 @@ from metropolis.trace.dependency_columns import (
     read_dependencies,
 )
 from metropolis.trace.metadata import meta_from_json, meta_to_json
+from metropolis.trace.null_types import completed
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.trace.shown_column import SHOWS_TYPE, read_shows, shows_column
 from metropolis.trace.validate import Place, brief, validate
@@ -51,6 +52,7 @@ DEPENDS_ON = pa.field("depends_on", DEPENDENCIES_TYPE)
 """The column of a trace that knows dependencies by value."""
 SHOWS = pa.field("shows", SHOWS_TYPE)
 """The column of a trace that knows what agents do and say."""
+_WHOLE = pa.schema([*SCHEMA, DEPENDS_ON, SHOWS])
 _INT32_MAX = 2**31 - 1
 _DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
 """The errors pyarrow raises on damaged Parquet files."""
@@ -194,10 +196,13 @@ def read_trace(path: str | Path) -> Trace:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             meta = _meta(file, path)
-            _check_types(file.schema_arrow, path)
-            names = {*SCHEMA.names, DEPENDS_ON.name, SHOWS.name} & {*file.schema_arrow.names}
-            table = file.read(columns=sorted(names)).combine_chunks()
+            schema = completed(file.schema_arrow, _WHOLE)
+            _check_types(schema, path)
+            names = [name for name in schema.names if name in _WHOLE.names]
+            table = file.read(columns=names).combine_chunks()
             table.validate(full=True)
+            if schema != file.schema_arrow:
+                table = table.cast(pa.schema([schema.field(name) for name in names]))
     except _DAMAGE as error:
         raise MetropolisError(_unreadable(path, error)) from None
     agents = len(meta.agents)
@@ -268,24 +273,18 @@ def _unreadable(path: Path, error: BaseException) -> str:
 def _is_text(kind: Any) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
-    )
-
-
-def _is_integer(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _holds(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a list's values are integers, or structs of integers, as `wanted`."""
     if not pa.types.is_struct(wanted):
-        return _is_integer(found)
+        return bool(pa.types.is_integer(found))
     names = [field.name for field in wanted]
-    return pa.types.is_null(found) or (
+    return (
         pa.types.is_struct(found)
         and sorted(field.name for field in found) == sorted(names)
-        and all(_is_integer(field.type) for field in found)
+        and all(pa.types.is_integer(field.type) for field in found)
     )
 
 
@@ -316,14 +315,20 @@ def _check_types(schema: pa.Schema, path: Path) -> None:
         check(name, kind, number, "float32")
     kind = kind_of(schema, DEPENDS_ON.name)
     if DEPENDS_ON.name in schema.names:
-        fits = kind is not None and (
-            pa.types.is_null(kind)
-            or (_is_list(kind) and _holds(kind.value_type, DEPENDENCIES_TYPE.value_type))
+        fits = (
+            kind is not None
+            and _is_list(kind)
+            and _holds(kind.value_type, DEPENDENCIES_TYPE.value_type)
         )
         check(DEPENDS_ON.name, kind, fits, f"{DEPENDENCIES_TYPE}, or absent")
     kind = kind_of(schema, SHOWS.name)
     if SHOWS.name in schema.names:
-        check(SHOWS.name, kind, kind == SHOWS_TYPE, f"{SHOWS_TYPE}, or absent")
+        fits = (
+            kind is not None
+            and pa.types.is_struct(kind)
+            and all(field in list(SHOWS_TYPE) for field in kind)
+        )
+        check(SHOWS.name, kind, fits, f"{SHOWS_TYPE}, or absent")
     kind = kind_of(schema, "calls")
     structs = kind is not None and _is_list(kind) and pa.types.is_struct(kind.value_type)
     check("calls", kind, structs, f"list<{CALL_TYPE}>")
@@ -333,14 +338,14 @@ def _check_types(schema: pa.Schema, path: Path) -> None:
         if found is None and field.name not in CALL_FIELDS_REQUIRED:
             continue
         if pa.types.is_list(field.type):
-            fits = found is not None and (
-                pa.types.is_null(found)
-                or (_is_list(found) and _holds(found.value_type, field.type.value_type))
+            fits = (
+                found is not None
+                and _is_list(found)
+                and _holds(found.value_type, field.type.value_type)
             )
         else:
-            fits = found is not None and (
-                _is_text(found) if pa.types.is_string(field.type) else _is_integer(found)
-            )
+            is_right = _is_text if pa.types.is_string(field.type) else pa.types.is_integer
+            fits = found is not None and is_right(found)
         check(f"calls.{field.name}", found, fits, str(field.type))
 
 

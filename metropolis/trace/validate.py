@@ -1,6 +1,7 @@
 """The constraints on every trace, checked on every read, write and import.
 
-1. Positions are finite, on a walkable tile if there is a map, and (node, 0) in a graph.
+1. Positions are finite, within ±1e9, on a walkable tile if there is a map, and (node, 0) in a
+   graph.
 2. No agent moves further than `max_velocity` in one step, measured in the trace's metric, in which
    the rules of dependency are stated: for `geodesic` and `genagent` the length of the walk, for
    `hops` along the graph.
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.maps.map import GridMap
-from metropolis.rules.metrics import METRICS, GenAgent, Geodesic, Hops
+from metropolis.rules.metrics import COORDINATE_MAX, METRICS, GenAgent, Geodesic, Hops
 from metropolis.rules.metrics import distance as metric_distance
 from metropolis.trace.order import parents_first
 from metropolis.trace.schema import Calls, Float32, Int64, Trace, TraceMeta
@@ -71,6 +72,12 @@ def validate(trace: Trace, path: object, place: Place | None = None) -> None:
             f" with {len(trace.meta.agents)} agents and at least one step"
         )
     validate_positions(trace.positions, trace.meta.map, place)
+    far = (np.abs(trace.positions) > COORDINATE_MAX).any(axis=2)
+    if (bad := _first(far)) is not None:
+        raise MetropolisError(
+            f"{place(*bad)}: x, y = {_at(trace.positions[bad])} is too far away; coordinates should"
+            f" lie within ±{COORDINATE_MAX:g}"
+        )
     _validate_nodes(trace.positions, trace.meta, place)
     validate_moves(trace.positions, trace.meta, place)
     _validate_calls(trace.calls, trace, path, place)

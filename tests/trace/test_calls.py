@@ -195,6 +195,10 @@ DAMAGE: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "slip": ([GOOD, GOOD | {"parent": [0]}], ["line 2", "unknown field 'parent'", "parents"]),
     "CSV with semicolons": (["step;agent", "1;2"], ["line 1", "separated by ';'", "commas"]),
+    "two names": (
+        [GOOD | {"prompt_tokens": 10, "input_tokens": 9999}],
+        ["line 1", "prompt_tokens is 10 and input_tokens is 9999", "both name the same field"],
+    ),
     "array": (['[{"step": 1, "agent": 0}]'], ["is a JSON array", "one object a line"]),
     "no JSON at the end": ([GOOD, '{"step": 1'], ["line 2", "not JSON (Expecting ',' del", "at c"]),
     "huge step": (["step,agent", f"{10**20},0"], ["line 2", "a whole number below 2,147,483,648"]),

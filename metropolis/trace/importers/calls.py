@@ -44,8 +44,7 @@ ALIASES = {
     "prompt": ("prompt", "input"),
     "completion": ("completion", "response", "output"),
 }
-"""Field -> its names in logs; the first one present is used. Other fields are ignored, except those
-whose names resemble these."""
+"""Field -> its names in logs. Other fields are ignored, except those whose names resemble these."""
 NAMES = tuple(name for names in ALIASES.values() for name in names)
 UNNAMED_FUNCTION = "call"
 _WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")
@@ -179,7 +178,7 @@ class _Log:
         attempts = _integer(fields, "attempts", place, 1)
         if not 1 <= attempts <= 1000:
             raise MetropolisError(f"{place}: attempts is {attempts}; it should be 1 to 1000")
-        given = _value(fields, "parents")
+        given = _value(fields, "parents", place)
         parents = [_whole(p) for p in given.split()] if isinstance(given, str) else given
         if parents is not None and not (
             isinstance(parents, list) and all(type(parent) is int for parent in parents)
@@ -214,7 +213,7 @@ class _Log:
         )
 
     def _other_parents(self, fields: dict[str, Any], place: str) -> list[tuple[int, int]]:
-        given = _value(fields, "other_parents")
+        given = _value(fields, "other_parents", place)
         pairs = [] if given is None else given
         if not isinstance(pairs, list) or not all(
             isinstance(pair, list) and len(pair) == 2 and type(pair[1]) is int for pair in pairs
@@ -241,7 +240,7 @@ class _Log:
         self, fields: dict[str, Any], side: str, text: str | None, function: str, place: str
     ) -> int:
         field = f"{side}_tokens"
-        if _value(fields, field) is not None:
+        if _value(fields, field, place) is not None:
             tokens = _integer(fields, field, place, 0)
             if tokens < 1:
                 raise MetropolisError(f"{place}: {field} is {tokens}; it should be at least 1")
@@ -267,9 +266,17 @@ def typical_tokens() -> dict[str, tuple[int, int]]:
     return {row["function"]: (int(row["prompt_tokens"]), int(row["output_tokens"])) for row in rows}
 
 
-def _value(fields: dict[str, Any], field: str) -> Any:
-    """The value under the first of the field's names that is present, or None."""
-    return next((fields[name] for name in ALIASES[field] if fields.get(name) is not None), None)
+def _value(fields: dict[str, Any], field: str, place: str) -> Any:
+    """The field's value under any of its names, or None. Raises MetropolisError if two differ."""
+    named = {name: fields[name] for name in ALIASES[field] if fields.get(name) is not None}
+    (first, value), *others = named.items() or [(field, None)]
+    for name, other in others:
+        if other != value:
+            raise MetropolisError(
+                f"{place}: {first} is {brief(value)} and {name} is {brief(other)}; both name the "
+                "same field"
+            )
+    return value
 
 
 def _whole(value: Any) -> int | None:
@@ -283,7 +290,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> int:
-    value = _value(fields, field)
+    value = _value(fields, field, place)
     if value is None:
         return default
     number = _whole(value)
@@ -296,7 +303,7 @@ def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> in
 
 
 def _text(fields: dict[str, Any], field: str, place: str) -> str | None:
-    value = _value(fields, field)
+    value = _value(fields, field, place)
     if value is not None and not isinstance(value, str):
         raise MetropolisError(f"{place}: {field} is {brief(value)}; it should be a text")
     return value
