@@ -120,7 +120,10 @@ def tile_command(
     seed: int,
     out: Path,
 ) -> None:
-    """Put towns side by side, each with its own day; several TRACEs are used in turn."""
+    """Put towns side by side, each with its own day; several TRACEs are used in turn.
+
+    Generated calls are generated anew in every town, recorded ones are copied.
+    """
     if (copies is None) == (agents is None):
         raise click.UsageError("give either --copies or --agents")
     check_target(out, *paths)

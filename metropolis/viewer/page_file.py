@@ -56,7 +56,10 @@ def write_page(path: Path, sides: Sequence[Side]) -> list[str]:
                 )
     texts = _texts_of(sides)
     if texts is None:
-        notes.append("the file does not contain the texts of calls, of which there are too many")
+        notes.append(
+            f"the file does not contain texts of calls, since there are more than {TEXTS_MAX:,} "
+            f"calls or {TEXT_BYTES_MAX >> 20} MiB of texts"
+        )
     else:
         packed |= texts
     write_atomically(path, _page_of(page_files(), packed))

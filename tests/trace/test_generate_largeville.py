@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from metropolis.cli.trace import command
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.largeville import generate, tile
 from metropolis.trace.generate.movement import generate_movement
@@ -89,6 +90,19 @@ def test_generated_towns_live_their_own_days(lunch: Trace) -> None:
         assert len(busy) == pytest.approx(5000, rel=0.15), "the busy hour stays busy"
     own = [set(c.calls.prefix_id.tolist()) for c in (one, other)]
     assert max(own[0] & own[1]) < len(tiled.calls.functions), "functions begin alike, agents differ"
+
+
+def test_generated_calls_keep_their_models(lunch: Trace) -> None:
+    choice = ModelChoice("small", {"task_decomp": "large"}, {lunch.meta.agents[2]: "own"})
+    tiled = tile([choice.applied_to(lunch)], 50, seed=1)
+    for k in range(2):
+        calls = town(tiled, k).calls
+        own = calls.agent == k * 25 + 2
+        is_task = calls.function == calls.functions.index("task_decomp")
+        model = np.array(calls.models)[calls.model]
+        assert {*model[own]} == {"own"}
+        assert {*model[is_task & ~own]} == {"large"}
+        assert {*model[~is_task & ~own]} == {"small"}
 
 
 def test_arenas_and_walls_of_towns_are_apart(lunch: Trace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -64,8 +65,9 @@ def tile(
 
     When a trace is reused, its movement is shifted by up to `shift_s` seconds either way, with the
     first and last positions held; movement of the bundled town is regenerated instead. Generated
-    calls are regenerated for every town, recorded ones are copied. `hours` (from the previous
-    midnight) cuts every town. Raises MetropolisError if the traces are incompatible.
+    calls are regenerated for every town, with the models of the trace; others are copied. `hours`
+    (from the previous midnight) cuts every town. Raises MetropolisError if the traces are
+    incompatible.
     """
     if agents < 1:
         raise MetropolisError(f"{agents} agents cannot be tiled; it should be at least 1")
@@ -78,10 +80,35 @@ def tile(
         source = traces[k % len(traces)].first_agents(left)
         town = source if k < len(traces) else _another(source, _seed(seed, k), shift_s)
         if town.meta.calls_origin == "generated":
-            town = generate_calls(town, _seed(seed, k))
+            town = _with_models(generate_calls(town, _seed(seed, k)), source.calls)
         towns.append(_cut(town, hours))
         advance(town.agents)
     return _side_by_side(towns)
+
+
+def _with_models(town: Trace, known: Calls) -> Trace:
+    """`town` with the models that each agent's functions have in `known`.
+
+    A function that the agent has not called there has its usual model, one that nobody has called
+    the default.
+    """
+    model_of: dict[tuple[int | None, str], str] = {}
+    columns = known.function.tolist(), known.model.tolist()
+    for agents in [None] * len(known), known.agent.tolist():
+        counts = Counter(zip(agents, *columns, strict=True))
+        for (agent, function, model), _ in reversed(counts.most_common()):
+            model_of[agent, known.functions[function]] = known.models[model]
+    calls = town.calls
+    names = [
+        model_of.get((agent, function), model_of.get((None, function), calls.models[0]))
+        for agent, function in zip(
+            calls.agent.tolist(), (calls.functions[i] for i in calls.function), strict=True
+        )
+    ]
+    models, model = np.unique(np.array(names, np.str_), return_inverse=True)
+    return replace(
+        town, calls=replace(calls, models=tuple(models.tolist()), model=model.astype(np.int32))
+    )
 
 
 def _side_by_side(towns: Sequence[Trace]) -> Trace:
