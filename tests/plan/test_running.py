@@ -97,7 +97,10 @@ def test_a_killed_engine_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monke
             await asyncio.sleep(0.01)
         copy = runner.running["two"].copies[0]
         assert copy.engine is not None
-        in_flight.update(("two", index) for index in copy.in_flight)
+        while not in_flight & asked(tmp_path).keys():  # one has reached the engine
+            await asyncio.sleep(0.001)
+            in_flight.clear()
+            in_flight.update(("two", index) for index in copy.in_flight)
         os.kill(copy.engine.pid, signal.SIGKILL)
 
     in_flight: set[tuple[str, int]] = set()
