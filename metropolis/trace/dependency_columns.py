@@ -11,7 +11,8 @@ from metropolis.trace.validate import Place
 from metropolis.types import MetropolisError
 
 _DEPENDENCY = pa.struct([pa.field("agent", pa.int32()), pa.field("ago", pa.int32())])
-DEPENDENCIES_TYPE = pa.list_(_DEPENDENCY)
+DEPENDS_ON = pa.field("depends_on", pa.list_(_DEPENDENCY))
+"""The column of a trace that knows dependencies by value."""
 
 
 def dependency_lists(dependencies: ValueDependencies) -> pa.ListArray:

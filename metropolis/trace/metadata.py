@@ -14,7 +14,7 @@ import numpy as np
 
 from metropolis.maps.map import GridMap
 from metropolis.trace.schema import TraceMeta
-from metropolis.trace.validate import brief
+from metropolis.trace.validate import brief, check_slips
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis-trace"
@@ -25,6 +25,7 @@ _TEXTS = ("name", "metric", "movement_origin", "calls_origin", "source")
 _NUMBERS = ("perception_radius", "max_velocity", "step_s")
 _NUMBERS_READ = (*_NUMBERS, "joint_radius")
 _REQUIRED = ("agents", "perception_radius", "max_velocity")
+_KNOWN = ("format", "version", "agents", *_TEXTS, *_NUMBERS_READ, "start", "map", "graph")
 _LAYERS: dict[str, np.dtype[Any]] = {
     "walls": np.dtype("u1"),
     "arenas": np.dtype("<i4"),
@@ -69,6 +70,7 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
             f"{VERSION}, which this release reads: recreate the file with `metropolis trace"
             " import` or `metropolis trace generate`, or by running the world again",
         )
+    check_slips(content, _KNOWN, f"{path}, metadata")
     for field in _REQUIRED:
         if field not in content:
             raise MetropolisError(f"{path}, metadata: {field} is missing; a trace should state it")

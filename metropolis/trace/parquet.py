@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, BinaryIO
 from uuid import uuid4
 
@@ -21,16 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from metropolis.trace.call_columns import CALL_FIELDS_REQUIRED, CALL_TYPE, call_structs, read_calls
-from metropolis.trace.dependency_columns import (
-    DEPENDENCIES_TYPE,
-    dependency_lists,
-    read_dependencies,
-)
+from metropolis.trace.call_columns import CALL_TYPE, call_structs, read_calls
+from metropolis.trace.column_types import check_types, completed
+from metropolis.trace.dependency_columns import DEPENDS_ON, dependency_lists, read_dependencies
 from metropolis.trace.metadata import meta_from_json, meta_to_json
-from metropolis.trace.null_types import completed
 from metropolis.trace.schema import Trace, TraceMeta
-from metropolis.trace.shown_column import SHOWS_TYPE, read_shows, shows_column
+from metropolis.trace.shown_column import SHOWS, read_shows, shows_column
 from metropolis.trace.validate import Place, brief, validate
 from metropolis.types import MetropolisError
 
@@ -48,10 +43,6 @@ SCHEMA = pa.schema(
         pa.field("calls", pa.list_(CALL_TYPE)),
     ]
 )
-DEPENDS_ON = pa.field("depends_on", DEPENDENCIES_TYPE)
-"""The column of a trace that knows dependencies by value."""
-SHOWS = pa.field("shows", SHOWS_TYPE)
-"""The column of a trace that knows what agents do and say."""
 _WHOLE = pa.schema([*SCHEMA, DEPENDS_ON, SHOWS])
 _INT32_MAX = 2**31 - 1
 _DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
@@ -197,7 +188,7 @@ def read_trace(path: str | Path) -> Trace:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             meta = _meta(file, path)
             schema = completed(file.schema_arrow, _WHOLE)
-            _check_types(schema, path)
+            check_types(schema, path)
             names = [name for name in schema.names if name in _WHOLE.names]
             table = file.read(columns=names).combine_chunks()
             table.validate(full=True)
@@ -268,85 +259,6 @@ def _unreadable(path: Path, error: BaseException) -> str:
         f"{path}: is not an intact Parquet file ({reason}); it should be a trace written by"
         " `metropolis trace import` or as docs/trace-format.md specifies"
     )
-
-
-def _is_text(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _holds(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a list's values are integers, or structs of integers, as `wanted`."""
-    if not pa.types.is_struct(wanted):
-        return bool(pa.types.is_integer(found))
-    names = [field.name for field in wanted]
-    return (
-        pa.types.is_struct(found)
-        and sorted(field.name for field in found) == sorted(names)
-        and all(pa.types.is_integer(field.type) for field in found)
-    )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _check_types(schema: pa.Schema, path: Path) -> None:
-    """Check the columns' types; wider ones than in `SCHEMA` and absent optional fields are fine."""
-
-    def check(name: str, kind: pa.DataType | None, fits: bool, right: str) -> None:
-        if kind is None:
-            raise MetropolisError(f"{path}: the column {name} is missing; it should be {right}")
-        if not fits:
-            found = shorten(f"{kind}", 80, placeholder=" …")
-            raise MetropolisError(f"{path}, column {name}: is {found}; it should be {right}")
-
-    def kind_of(fields: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
-        indices = fields.get_all_field_indices(name)
-        return fields.field(indices[0]).type if len(indices) == 1 else None
-
-    for name in ("step", "agent"):
-        kind = kind_of(schema, name)
-        check(name, kind, kind is not None and pa.types.is_integer(kind), "int32")
-    for name in ("x", "y"):
-        kind = kind_of(schema, name)
-        number = kind is not None and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
-        check(name, kind, number, "float32")
-    kind = kind_of(schema, DEPENDS_ON.name)
-    if DEPENDS_ON.name in schema.names:
-        fits = (
-            kind is not None
-            and _is_list(kind)
-            and _holds(kind.value_type, DEPENDENCIES_TYPE.value_type)
-        )
-        check(DEPENDS_ON.name, kind, fits, f"{DEPENDENCIES_TYPE}, or absent")
-    kind = kind_of(schema, SHOWS.name)
-    if SHOWS.name in schema.names:
-        fits = (
-            kind is not None
-            and pa.types.is_struct(kind)
-            and all(field in list(SHOWS_TYPE) for field in kind)
-        )
-        check(SHOWS.name, kind, fits, f"{SHOWS_TYPE}, or absent")
-    kind = kind_of(schema, "calls")
-    structs = kind is not None and _is_list(kind) and pa.types.is_struct(kind.value_type)
-    check("calls", kind, structs, f"list<{CALL_TYPE}>")
-    assert kind is not None
-    for field in CALL_TYPE:
-        found = kind_of(kind.value_type, field.name)
-        if found is None and field.name not in CALL_FIELDS_REQUIRED:
-            continue
-        if pa.types.is_list(field.type):
-            fits = (
-                found is not None
-                and _is_list(found)
-                and _holds(found.value_type, field.type.value_type)
-            )
-        else:
-            is_right = _is_text if pa.types.is_string(field.type) else pa.types.is_integer
-            fits = found is not None and is_right(found)
-        check(f"calls.{field.name}", found, fits, str(field.type))
 
 
 def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> npt.NDArray[Any]:

@@ -15,14 +15,18 @@ from metropolis.types import MetropolisError
 from metropolis.world.appearance import Look
 
 _LINE = pa.struct([pa.field("speaker", pa.string()), pa.field("text", pa.string())])
-SHOWS_TYPE = pa.struct(
-    [
-        pa.field("label", pa.string()),
-        pa.field("emoji", pa.string()),
-        pa.field("place", pa.string()),
-        pa.field("lines", pa.list_(_LINE)),
-    ]
+SHOWS = pa.field(
+    "shows",
+    pa.struct(
+        [
+            pa.field("label", pa.string()),
+            pa.field("emoji", pa.string()),
+            pa.field("place", pa.string()),
+            pa.field("lines", pa.list_(_LINE)),
+        ]
+    ),
 )
+"""The column of a trace that knows what agents do and say."""
 
 
 def shows_column(shown: Sequence[Shown], steps: int, agents: int) -> pa.Array:
@@ -36,7 +40,7 @@ def shows_column(shown: Sequence[Shown], steps: int, agents: int) -> pa.Array:
             "place": look.place,
             "lines": [{"speaker": who, "text": text} for who, text in change.lines],
         }
-    return pa.array(rows, SHOWS_TYPE)
+    return pa.array(rows, SHOWS.type)
 
 
 def read_shows(column: pa.Array, agents: int, place: Place) -> tuple[Shown, ...]:

@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +29,8 @@ from metropolis.types import MetropolisError
 Place = Callable[[int, int], str]
 """(step, agent) -> its place in the file, as the beginning of a sentence."""
 
+SIMILAR = 0.8
+"""Similarity of names, by difflib, from which one is taken for a slip of the other."""
 WALKING = (Geodesic.name, GenAgent.name)
 """Metrics in which agents walk around the map's walls."""
 ORIGINS = ("recorded", "derived", "generated")
@@ -49,6 +52,16 @@ def brief(value: object) -> str:
     """The repr of `value`, truncated to fit a sentence."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_slips(given: Iterable[str], known: Sequence[str], place: str) -> None:
+    """Raise MetropolisError if a name is unknown and resembles a known one."""
+    for name in given:
+        if name not in known and (close := get_close_matches(name, known, 1, SIMILAR)):
+            raise MetropolisError(
+                f"{place}: has the unknown field {brief(name)}; if it is not {close[0]}, rename it "
+                "or leave it out"
+            )
 
 
 def displacement(metric: str, moves: Float32) -> npt.NDArray[np.float64]:

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from metropolis.maps.map import GridMap
 from metropolis.trace.call_columns import CALL_TYPE
-from metropolis.trace.parquet import DEPENDS_ON, METADATA_KEY, SCHEMA
+from metropolis.trace.dependency_columns import DEPENDS_ON
+from metropolis.trace.parquet import METADATA_KEY, SCHEMA
 from metropolis.trace.schema import Calls, Trace
 from metropolis.types import MetropolisError
 from tests.small_traces import small_trace

@@ -71,6 +71,7 @@ def test_nulls_and_empty_lists_need_no_type(
         ([[None]], {}, "row 0 .*, call 0: calls is null; it should be a struct"),
         ([[CALL | {"function": None}]], {}, "call 0: function is null; it should be given"),
         ([[CALL | {"parents": [None]}]], {}, "parents is a list with a null"),
+        ([[CALL | {"zone": 3, "parent": [0]}]], {}, "calls: has the unknown field 'parent'; if"),
         ([[CALL]], {"depends_on": [[None], [], [], []]}, "depends_on.agent is -1"),
         ([[CALL]], {"shows": [{"lable": "x"}] * 4}, "column shows: is struct<lable: string>; it"),
     ],
@@ -85,3 +86,12 @@ def test_nulls_in_place_of_values_are_refused(
 def test_places_that_no_metric_accepts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MetropolisError, match=r"row 0 .* x, y = \(1e\+30, 0\) is too far away"):
         read_trace(written(tmp_path / "t.parquet", [], x=[1e30] * 4))
+
+
+def test_a_misspelt_key_of_the_metadata_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.parquet", [])
+    table = pq.read_table(path)
+    meta = json.loads(table.schema.metadata[b"metropolis"]) | {"join_radius": 2, "author": "Bo"}
+    pq.write_table(table.replace_schema_metadata({"metropolis": json.dumps(meta)}), path)
+    with pytest.raises(MetropolisError, match=r"metadata: has the unknown field 'join_radius'; if"):
+        read_trace(path)

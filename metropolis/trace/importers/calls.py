@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.trace.importers.files import check_slips, keys_once, read_text
+from metropolis.trace.importers.files import keys_once, read_text
 from metropolis.trace.schema import Calls, Trace
-from metropolis.trace.validate import brief, validate
+from metropolis.trace.validate import brief, check_slips, validate
 from metropolis.types import MetropolisError
 
 CHARS_PER_TOKEN = 4

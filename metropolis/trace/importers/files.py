@@ -6,16 +6,11 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
-
-SIMILAR = 0.8
-"""Similarity of names, by difflib, from which one is taken for a slip of the other."""
 
 
 def read_text(path: Path) -> str:
@@ -39,16 +34,6 @@ def read_text(path: Path) -> str:
         raise MetropolisError(
             f"{path}: cannot be read ({error.strerror or error}); it should be a readable file"
         ) from None
-
-
-def check_slips(given: Iterable[str], known: Sequence[str], place: str) -> None:
-    """Raise MetropolisError if a name is unknown and resembles a known one."""
-    for name in given:
-        if name not in known and (close := get_close_matches(name, known, 1, SIMILAR)):
-            raise MetropolisError(
-                f"{place}: has the unknown field {brief(name)}; if it is not {close[0]}, rename it "
-                "or leave it out"
-            )
 
 
 def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

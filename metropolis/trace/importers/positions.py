@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.trace.importers.files import check_slips
 from metropolis.trace.importers.recording import (
     Conversation,
     Recording,
@@ -15,7 +14,7 @@ from metropolis.trace.importers.recording import (
     parse_start,
     parse_tracks,
 )
-from metropolis.trace.validate import brief
+from metropolis.trace.validate import brief, check_slips
 from metropolis.types import MetropolisError
 
 NUMBERS = {
