@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 
 Prefix = Sequence[tuple[int, int]]
 """Segments of a prompt: text and tokens."""
+BLOCK_TOKENS = 16
+"""Tokens of a block of engines' caches. An instance is assumed to hold no more segments than blocks,
+or `SEGMENTS_MIN`: tiny segments would take more of this tree's memory than of its own."""
+SEGMENTS_MIN = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +69,8 @@ class PrefixTree:
                 self._held_tokens[instance] += node.tokens
             held[node] = None
             held.move_to_end(node)
-        while self._held_tokens[instance] > capacity_tokens:
+        segments_max = max(SEGMENTS_MIN, capacity_tokens // BLOCK_TOKENS)
+        while self._held_tokens[instance] > capacity_tokens or len(held) > segments_max:
             self._forget(held.popitem(last=False)[0], instance)
 
     def clear(self, instance: int) -> None:

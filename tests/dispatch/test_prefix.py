@@ -89,6 +89,15 @@ def test_what_does_not_fit_is_forgotten_leaf_by_leaf(told: list[Prefix]) -> None
             assert dispatcher.matched_tokens(request(number, prefix)) == [tokens]
 
 
+def test_tiny_segments_are_bounded_too() -> None:
+    dispatcher = PrefixAffinity(Fleet.uniform(1, 32_000, 1.0))
+    for number in range(3_000):
+        dispatcher.place(request(number, ((number, 1),)), 0.0)
+    assert len(dispatcher._tree._held[0]) == len(dispatcher._tree._root.below) == 2_000
+    assert dispatcher.matched_tokens(request(3_000, ((999, 1),))) == [0]
+    assert dispatcher.matched_tokens(request(3_000, ((1_000, 1),))) == [1]
+
+
 def test_each_instance_evicts_by_its_own_size() -> None:
     dispatcher = PrefixAffinity(Fleet((InstanceSpec(10, 1.0), InstanceSpec(50, 1.0))))
     for number in range(2):
