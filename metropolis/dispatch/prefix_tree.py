@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 Prefix = Sequence[tuple[int, int]]
 """Segments of a prompt: text and tokens."""
 BLOCK_TOKENS = 16
-"""Tokens of a block of engines' caches. An instance is assumed to hold no more segments than blocks,
-or `SEGMENTS_MIN`: tiny segments would take more of this tree's memory than of its own."""
+"""Tokens of a block of engines' caches. An instance is assumed to hold no more segments than
+blocks, or `SEGMENTS_MIN`: tiny segments would take more of this tree's memory than of its own."""
 SEGMENTS_MIN = 1024
 
 
