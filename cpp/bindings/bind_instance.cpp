@@ -62,9 +62,9 @@ std::vector<Segment> segments_of(const Segments& pairs) {
   return segments;
 }
 
-py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
-                  const py::object& prompt_tokens, const py::object& output_tokens,
-                  const std::optional<py::object>& priority,
+// `profile` and `parent` are copied: other threads may change the caller's while this one runs.
+py::dict simulate(Profile profile, const py::object& arrival_sim_s, const py::object& prompt_tokens,
+                  const py::object& output_tokens, const std::optional<py::object>& priority,
                   const std::optional<py::object>& prefix_id,
                   const std::optional<py::object>& prefix_tokens,
                   const std::optional<py::object>& parent, std::int32_t instances,
@@ -77,7 +77,8 @@ py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
   const auto priorities = optional_column<std::int64_t>(priority, "priority");
   const auto prefixes = optional_column<std::int64_t>(prefix_id, "prefix_id");
   const auto shared = optional_column<std::int32_t>(prefix_tokens, "prefix_tokens");
-  const auto parents = optional_column<std::int64_t>(parent, "parent");
+  const auto parents =
+      parent ? fixed_column<std::int64_t>(*parent, "parent") : Column<std::int64_t>(0);
   const Workload workload{view(arrivals), view(prompts), view(outputs), view(priorities),
                           view(prefixes), view(shared),  view(parents)};
   const auto options = options_of(instances, prefix_reuse, preemption, decision_iterations,

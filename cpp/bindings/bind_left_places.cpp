@@ -31,11 +31,13 @@ bool has_left(LeftPlaces& self, Point centre, double radius, Step since) {
 auto unknown_to(LeftPlaces& self, AgentId agent, const py::dict& known, Point centre, double radius,
                 std::optional<Step> since) {
   const auto known_step = [&](AgentId other) -> std::int64_t {
-    PyObject* step = PyDict_GetItemWithError(known.ptr(), py::int_(other).ptr());
-    if (step == nullptr && PyErr_Occurred() != nullptr) throw py::error_already_set();
-    if (step == nullptr) return -1;
+    // Kept, because what the conversion calls may remove it from the dictionary.
+    const auto step = py::reinterpret_borrow<py::object>(
+        PyDict_GetItemWithError(known.ptr(), py::int_(other).ptr()));
+    if (!step && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (!step) return -1;
     int overflow = 0;
-    const std::int64_t value = PyLong_AsLongLongAndOverflow(step, &overflow);
+    const std::int64_t value = PyLong_AsLongLongAndOverflow(step.ptr(), &overflow);
     if (PyErr_Occurred() != nullptr) throw py::error_already_set();
     return overflow > 0 ? std::numeric_limits<std::int64_t>::max() : value;
   };

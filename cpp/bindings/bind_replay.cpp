@@ -23,7 +23,7 @@ struct BoundOptimism {
   OptimisticOptions options;
 };
 
-// Keeps the columns alive that the core borrows.
+// Keeps the columns alive that the core borrows, and copies of those that index others.
 struct BoundReplay {
   Column<float> positions;
   Column<std::int64_t> call_offsets;
@@ -64,13 +64,6 @@ struct BoundReplay {
     return trace;
   }
 };
-
-// A column that indexes others while the replay runs; copied if the caller could change it.
-template <class T>
-Column<T> fixed_column(const py::object& given, const char* name, py::ssize_t dimensions = 1) {
-  Column<T> column = column_of<T>(given, name, dimensions);
-  return column.writeable() ? Column<T>(column.attr("copy")()) : column;
-}
 
 std::unique_ptr<BoundReplay> make_replay(
     const py::object& positions, const py::object& call_offsets, const py::object& call_step,

@@ -57,6 +57,15 @@ Column<T> column_of(const py::object& given, const char* name, py::ssize_t dimen
   return Column<T>(array);
 }
 
+// A copy, for columns that are checked once and index others later. Even a read-only array may be
+// changed meanwhile: by its owner, or through the array that it is a view of.
+template <class T>
+Column<T> fixed_column(const py::object& given, const char* name, py::ssize_t dimensions = 1) {
+  const Column<T> column = column_of<T>(given, name, dimensions);
+  return Column<T>(std::vector<py::ssize_t>(column.shape(), column.shape() + dimensions),
+                   column.data());
+}
+
 template <class T>
 std::span<const T> view(const Column<T>& column) {
   return {column.data(), static_cast<std::size_t>(column.size())};

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <ranges>
 #include <stdexcept>
+#include <string>
 #include <unordered_set>
 #include <variant>
 
@@ -41,6 +42,14 @@ LeftPlaces::LeftPlaces(Metric metric, double cell_size)
 
 void LeftPlaces::leave(Entity entity, Position place, Step step, Change change) {
   check(place);
+  if (searches_ > 0) {
+    throw std::invalid_argument("a place is left during a search for what is unknown");
+  }
+  if (step < step_) {
+    throw std::invalid_argument("a place is left in step " + std::to_string(step) + " after one " +
+                                "in step " + std::to_string(step_) + "; steps are in order");
+  }
+  step_ = step;
   std::vector<Leaver>& leavers = cells_[cell(place.x, place.y)].leavers;
   const AgentId writer = change.size() == 1 ? change[0].first : SEVERAL;
   // The last ones are most likely to leave again.
@@ -71,6 +80,7 @@ bool LeftPlaces::has_left(Position centre, double radius, Step since) {
 
 std::vector<std::pair<LeftPlaces::Entity, LeftPlaces::Change>> LeftPlaces::unknown_to(
     AgentId agent, const Known& known, Position centre, double radius, std::optional<Step> since) {
+  const Search search(searches_);
   std::vector<std::pair<Entity, Change>> unknown;
   for (Leavers* there : near(centre, radius)) {
     const auto checked = there->checked.find(agent);

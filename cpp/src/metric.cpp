@@ -206,7 +206,7 @@ Tiles::DistanceField Tiles::DistanceField::cut(Tile low, Tile high) const {
   DistanceField part{low.x, low.y, high.x - low.x + 1, high.y - low.y + 1, depth, {}};
   part.steps.reserve(static_cast<std::size_t>(part.width * part.height));
   for (int y = low.y; y <= high.y; ++y) {
-    const auto row = steps.begin() + (y - y0) * width + low.x - x0;
+    const auto row = steps.begin() + ((y - y0) * width + low.x - x0);
     part.steps.insert(part.steps.end(), row, row + part.width);
   }
   return part;

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "metropolis/metric.hpp"
 
@@ -43,6 +44,13 @@ TEST_CASE("the metric of GenAgent perceives through walls, but only within the a
   CHECK_FALSE(metric.within({2, 0}, {4, 0}, 4, 90));
   CHECK(metric.perceives({0, 0}, {2, 0}, 2));
   CHECK_FALSE(metric.perceives({2, 0}, {4, 0}, 2));
+}
+
+TEST_CASE("the distances along a street that is longer than the horizon") {
+  const std::vector<std::uint8_t> walls(200, 0);
+  const Geodesic metric(walls, 200, 1, 250);
+  CHECK(metric.within({100, 0}, {101, 0}, 1, 0));
+  CHECK_FALSE(metric.within({100, 0}, {102, 0}, 1, 0));
 }
 
 TEST_CASE("a copy of a metric gives the same results") {

@@ -6,7 +6,10 @@ A finding names its case; `python -m tests.core.child EXTENSION CASE 1 FILE plai
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,6 +109,88 @@ def test_a_sound_replay_runs() -> None:
     running = replay(call_offsets=offsets)
     offsets[1] = 2**40
     assert running.run(100)
+
+
+def test_a_replay_keeps_what_a_read_only_view_shows() -> None:
+    offsets = np.array([0, 1, 2])
+    view = offsets.view()
+    view.flags.writeable = False
+    running = replay(call_offsets=view)
+    offsets[1] = 2**40
+    assert running.run(100)
+
+
+@pytest.mark.parametrize("name", ["Profile", "InstancePool", "Metric"])
+def test_objects_without_their_part_in_c(name: str) -> None:
+    """The base class of all classes of the core makes none, either."""
+    made = getattr(_core, name)
+    for maker in made.__mro__:
+        with pytest.raises(TypeError):
+            maker.__new__(made)
+
+
+def test_parents_that_change_during_a_simulation() -> None:
+    parent, is_over = np.full(200_000, -1), Event()
+
+    def change() -> None:
+        while not is_over.is_set():
+            parent[-1000:] = 2**40
+            parent[-1000:] = -1
+
+    changing = Thread(target=change)
+    changing.start()
+    ones = np.ones(len(parent), np.int32)
+    profile = _core.Profile(w_ms=1.0, kv_capacity_tokens=64)
+    try:
+        for _ in range(20):
+            with suppress(ValueError):  # it has seen a change
+                _core.simulate(profile, 0.0 * ones, ones, ones, parent=parent, until_sim_s=0.0)
+    finally:
+        is_over.set()
+        changing.join()
+
+
+class Meddler:
+    """A number that leaves places when it is looked at; as a key, it equals nothing."""
+
+    def __init__(self, places: _core.LeftPlaces, number: int) -> None:
+        self._places, self._number = places, number
+
+    def _meddle(self) -> None:
+        for entity in range(1000):
+            self._places.leave(entity, (0, 0), 9, [(entity, 9)])
+
+    def __index__(self) -> int:
+        self._meddle()
+        return self._number
+
+    def __hash__(self) -> int:
+        return hash(self._number)
+
+    def __eq__(self, other: object) -> bool:
+        self._meddle()
+        return False
+
+
+@pytest.mark.parametrize("is_key", [False, True])
+def test_places_that_are_left_during_a_search(is_key: bool) -> None:
+    places = _core.LeftPlaces(_core.plane_metric("chebyshev"), 1)
+    for entity in range(4):
+        places.leave(entity, (0, 0), entity, [(entity, entity)])
+    meddler = Meddler(places, 3)
+    known: Any = {meddler: 0} if is_key else {3: meddler}
+    with pytest.raises(ValueError, match="a place is left during a search"):
+        places.unknown_to(9, known, (0, 0), 1, None)
+    places.leave(0, (0, 0), 4, [(0, 4)])
+    assert len(places.unknown_to(9, {}, (0, 0), 1, None)) == 4
+
+
+@pytest.mark.parametrize(("first", "then"), [(5, 3), (0, -1)])
+def test_places_are_left_in_the_order_of_steps(first: int, then: int) -> None:
+    places = _core.LeftPlaces(_core.plane_metric("chebyshev"), 1)
+    places.leave(0, (0, 0), first, [(0, first)])
+    with pytest.raises(ValueError, match=f"in step {then} after one in step {first}; steps are"):
+        places.leave(1, (0, 0), then, [(1, then)])
 
 
 def test_requests_of_another_caller_are_reported() -> None:

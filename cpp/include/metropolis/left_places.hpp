@@ -29,7 +29,8 @@ class LeftPlaces {
   // a place is no valid position or a radius is greater.
   LeftPlaces(Metric metric, double cell_size);
 
-  // `entity` leaves a place. Steps are in order; a change that needs one agent needs this step.
+  // `entity` leaves a place. Steps are in order, from 0; a change that needs one agent needs this
+  // step. Throws during unknown_to(), too: `known` may call anything.
   void leave(Entity entity, Position place, Step step, Change change);
 
   // Whether a place that is perceived from `centre` was left after the step `since`.
@@ -63,6 +64,17 @@ class LeftPlaces {
              static_cast<std::size_t>(cell.second);
     }
   };
+  // A call of unknown_to() that is under way.
+  class Search {
+   public:
+    explicit Search(int& count) : count_(count) { ++count_; }
+    ~Search() { --count_; }
+    Search(const Search&) = delete;
+    Search& operator=(const Search&) = delete;
+
+   private:
+    int& count_;
+  };
   static constexpr AgentId SEVERAL = -1;
 
   void check(Position place) const;
@@ -74,6 +86,8 @@ class LeftPlaces {
   Metric metric_;
   double size_;
   std::unordered_map<Cell, Leavers, CellHash> cells_;
+  Step step_ = 0;  // of the last time that a place was left
+  int searches_ = 0;
 };
 
 }  // namespace metropolis
