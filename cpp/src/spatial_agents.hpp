@@ -172,14 +172,7 @@ class SpatialAgents : public Controller {
   Index index_for(std::span<const Position> positions) const {
     if (positions.size() >= NONE) throw std::invalid_argument("there are too many agents");
     if constexpr (M::PLANAR) {
-      Position low{}, high{};
-      if (!positions.empty()) low = high = positions[0];
-      for (const Position& p : positions) {
-        low = {std::min(low.x, p.x), std::min(low.y, p.y)};
-        high = {std::max(high.x, p.x), std::max(high.y, p.y)};
-      }
-      const double side_min = std::max({rule_.block_radius, velocity_, 1e-6});
-      return {low, high, side_min, positions.size()};
+      return {positions, std::max({rule_.block_radius, velocity_, 1e-6})};
     } else {
       return Index(metric_.graph());
     }

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "metropolis/types.hpp"
@@ -26,18 +27,25 @@ class CellGrid {
  public:
   static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max();
 
-  // Cells for `count` agents in the box [low, high]; the sides of a cell are at least `side_min`.
-  CellGrid(Position low, Position high, double side_min, std::size_t count) {
-    const double width = std::max(high.x - low.x, side_min);
-    const double height = std::max(high.y - low.y, side_min);
-    const double side = std::sqrt(width * height / std::max(1.0, static_cast<double>(count) / 2));
-    x_bits_ = bits_for(width / side);
-    y_bits_ = bits_for(height / side);
-    levels_ = std::min(x_bits_, y_bits_) + 1;
+  // Cells for agents that begin at `positions`; the sides of a cell are at least `side_min`.
+  CellGrid(std::span<const Position> positions, double side_min) {
+    Position low{}, high{};
+    if (!positions.empty()) low = high = positions[0];
+    for (const Position& p : positions) {
+      low = {std::min(low.x, p.x), std::min(low.y, p.y)};
+      high = {std::max(high.x, p.x), std::max(high.y, p.y)};
+    }
     low_ = low;
-    side_x_ = std::max(width / static_cast<double>(1u << x_bits_), side_min);
-    side_y_ = std::max(height / static_cast<double>(1u << y_bits_), side_min);
-    const std::size_t cells = std::size_t{1} << (x_bits_ + y_bits_);
+    double width = std::max(high.x - low.x, side_min);
+    double height = std::max(high.y - low.y, side_min);
+    divide(width, height, side_min, positions.size());
+    // A few agents far away would make the cells so large that all others share one: the plane is
+    // wrapped more tightly.
+    while (std::max(side_x_, side_y_) > side_min && is_crowded(positions)) {
+      (width > height ? width : height) /= 2;
+      divide(width, height, side_min, positions.size());
+    }
+    const std::size_t cells = this->cells();
     heads_.assign(cells, NONE);
     level_begin_.reserve(levels_);
     std::size_t nodes = 0;
@@ -127,6 +135,25 @@ class CellGrid {
     const Matters& matters;
     const Visit& visit;
   };
+
+  std::size_t cells() const { return std::size_t{1} << (x_bits_ + y_bits_); }
+
+  // Chooses the cells for `count` agents on a torus of this size.
+  void divide(double width, double height, double side_min, std::size_t count) {
+    const double side = std::sqrt(width * height / std::max(1.0, static_cast<double>(count) / 2));
+    x_bits_ = bits_for(width / side);
+    y_bits_ = bits_for(height / side);
+    levels_ = std::min(x_bits_, y_bits_) + 1;
+    side_x_ = std::max(width / static_cast<double>(1u << x_bits_), side_min);
+    side_y_ = std::max(height / static_cast<double>(1u << y_bits_), side_min);
+  }
+
+  // Whether the agents are in less than an eighth of the cells.
+  bool is_crowded(std::span<const Position> positions) const {
+    std::vector<bool> used(cells());
+    for (const Position& p : positions) used[cell(p)] = true;
+    return static_cast<std::size_t>(std::ranges::count(used, true)) < cells() / 8;
+  }
 
   // The exponent of the power of two nearest to `count`.
   static std::uint32_t bits_for(double count) {
