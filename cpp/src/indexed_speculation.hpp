@@ -44,8 +44,8 @@ class IndexedSpeculation final : public Speculation {
   // (step, kind, agent of the proceed or id of the resolution)
   using Suspect = std::tuple<Step, SuspectKind, std::int64_t>;
   struct TurnOrder {
-    bool operator()(const TurnPointer& a, const TurnPointer& b) const {
-      return std::tie(a->step, a->agents) < std::tie(b->step, b->agents);
+    bool operator()(const TurnPointer& a, const TurnPointer& b) const {  // none share an agent
+      return std::tie(a->step, a->agents.front()) < std::tie(b->step, b->agents.front());
     }
   };
   using Turns = Batch<TurnPointer, TurnOrder>;
@@ -67,6 +67,7 @@ class IndexedSpeculation final : public Speculation {
   void advance_next(AgentId agent);
   void lower_next(AgentId agent, Step step);
   void touch_turn(AgentId agent, Step step);
+  void uncheck(AgentId agent, Step step);
   void suspect(const ResolutionPointer& resolution);
   void suspect_resolutions_of(AgentId agent, Step step);
   void suspect_resolutions_beside(AgentId agent, Step step);
@@ -83,7 +84,7 @@ class IndexedSpeculation final : public Speculation {
   void commit(const ResolutionPointer& result);
   void add_turns(const Dispatches& dispatches);
   void dispatch_turns();
-  void dispatch(const TurnState& turn);
+  void dispatch(TurnState& turn);
   void resolve_speculatively();
   void proceed(AgentId agent, Step step, bool sure);
   void resolve(const std::vector<AgentId>& agents, Step step, bool sure);
@@ -106,8 +107,9 @@ class IndexedSpeculation final : public Speculation {
   // What the next settle() must look at.
   // They may have lost their validity; the lowest step on top.
   std::priority_queue<Suspect, std::vector<Suspect>, std::greater<>> suspects_;
-  Batch<AgentId> gaps_;            // a proceed was removed
-  Batch<AgentId> unchecked_;       // their proceed may have read what is not final
+  Batch<AgentId> gaps_;  // a proceed was removed
+  // Members of turns whose proceed may have read what is not final.
+  Batch<std::tuple<Step, AgentId, AgentId>> unchecked_;  // (step, first of the turn, member)
   Batch<AgentId> touched_agents_;  // may be resolved, or candidates, now or no longer
   std::vector<AgentId> blocked_;   // not resolved because of a member that is held
   Turns touched_turns_;            // may need a proceed or a resolution

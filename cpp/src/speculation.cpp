@@ -53,7 +53,7 @@ void IndexedSpeculation::observed(ExecutionId id, Reads reads) {
   proceed->observed = true;
   if (!proceed->sure) add_readers(proceed->reads, proceed->step, id);
   suspects_.push({proceed->step, PROCEED, proceed->agent});
-  unchecked_.insert(proceed->agent);
+  uncheck(proceed->agent, proceed->step);
   touch_turn(proceed->agent, proceed->step);
 }
 
@@ -66,6 +66,7 @@ void IndexedSpeculation::proceeded(ExecutionId id) {
   }
   if (!proceed->observed) misfit("Proceeded", id);
   proceed->ended = true;
+  if (proceed->sure) --state_.of(proceed->agent).turn->open;
   touch_turn(proceed->agent, proceed->step);
   become_eligible(proceed->agent, proceed->step);
 }
@@ -86,9 +87,11 @@ void IndexedSpeculation::resolved(ExecutionId id, Reads reads, std::vector<Write
   check_minds(id, resolution->members, minds);
   check_forecasts(metric, id, resolution->members, forecasts);
   for (const Write& write : writes) {
-    if (write.value || !state_.agent_of(write.entity)) continue;
-    throw std::invalid_argument(name_of(id) + " removes the body of agent " +
-                                std::to_string(*state_.agent_of(write.entity)));
+    const auto agent = state_.agent_of(write.entity);
+    if (!agent || (write.value && resolution->has(*agent))) continue;
+    throw std::invalid_argument(name_of(id) + (write.value ? " moves" : " removes") +
+                                " the body of agent " + std::to_string(*agent) +
+                                (write.value ? ", which is no member" : ""));
   }
   if (resolution->sure && !state_.holds(reads, resolution->step, true)) {
     throw std::invalid_argument(name_of(id) + " is sure, and has not read the final versions");

@@ -12,18 +12,19 @@ namespace metropolis {
 void IndexedSpeculation::put(const ResolutionPointer& resolution, std::vector<Write> writes,
                              std::vector<Sighting> events) {
   const Step step = resolution->step;
-  std::set<ResolutionPointer> replaced;
+  std::map<AgentId, ResolutionPointer> replaced;  // by smallest agent
   for (const AgentId member : resolution->members) {
     if (const ResolutionPointer other = at(state_.of(member).results, step)) {
-      replaced.insert(other);
+      replaced[other->members.front()] = other;
     }
   }
   for (const Write& write : writes) {
     if (const SpeculationResult* other = state_.versions.writer(write.entity, step)) {
-      replaced.insert(state_.resolutions.at(other->id));
+      const ResolutionPointer& result = state_.resolutions.at(other->id);
+      replaced[result->members.front()] = result;
     }
   }
-  for (const ResolutionPointer& other : replaced) {
+  for (const auto& [agent, other] : replaced) {
     forget(other);
     command(Kind::DROP, other->id, step);
   }
@@ -137,6 +138,7 @@ void IndexedSpeculation::remove(const ProceedPointer& proceed) {
   const Step step = proceed->step;
   const TurnPointer turn = state_.of(agent).turn;
   const bool reopens = state_.is_closed(agent, step);
+  if (proceed->ended && proceed->sure) ++turn->open;
   state_.proceeds.erase(proceed->id);
   state_.of(agent).proceeds.erase(step);
   suspect_resolutions_of(agent, step);
@@ -202,6 +204,11 @@ void IndexedSpeculation::touch_turn(AgentId agent, Step step) {
   if (turn && turn->step == step) touched_turns_.insert(turn);
 }
 
+void IndexedSpeculation::uncheck(AgentId agent, Step step) {
+  const TurnPointer& turn = state_.of(agent).turn;
+  if (turn && turn->step == step) unchecked_.insert({step, turn->agents.front(), agent});
+}
+
 void IndexedSpeculation::suspect(const ResolutionPointer& resolution) {
   suspects_.push({resolution->step, RESOLUTION, resolution->id});
 }
@@ -212,7 +219,8 @@ void IndexedSpeculation::suspect_resolutions_of(AgentId agent, Step step) {
 }
 
 void IndexedSpeculation::suspect_resolutions_beside(AgentId agent, Step step) {
-  for (const AgentId other : state_.coupled(agent, step)) suspect_resolutions_of(other, step);
+  auto nearby = state_.search(step);
+  for (const AgentId other : state_.coupled(agent, nearby)) suspect_resolutions_of(other, step);
 }
 
 void IndexedSpeculation::suspect_reader(ExecutionId id) {

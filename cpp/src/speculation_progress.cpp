@@ -30,10 +30,8 @@ std::vector<SpeculationCommand> IndexedSpeculation::settled() {
 
 // Stops the proceeds of dispatched clusters that have read wrong predictions.
 void IndexedSpeculation::stop_what_is_not_final() {
-  for (const AgentId agent : unchecked_.take()) {
-    const TurnPointer& turn = state_.of(agent).turn;
-    if (!turn) continue;
-    const ProceedPointer proceed = at(state_.of(agent).proceeds, turn->step);
+  for (const auto& [step, first, agent] : unchecked_.take()) {
+    const ProceedPointer proceed = at(state_.of(agent).proceeds, step);
     if (proceed && proceed->observed && !state_.is_final(*proceed)) stop(proceed);
   }
 }
@@ -95,9 +93,7 @@ void IndexedSpeculation::commit(const ResolutionPointer& result) {
   const Step step = result->step;
   state_.versions.finalise(*result->result);
   command(Kind::COMMIT, result->id, step, result->members);
-  for (const AgentId member : result->members) {
-    if (const ResolutionPointer other = at(state_.of(member).resolving, step)) abort(other);
-  }
+  for (const ResolutionPointer& other : state_.resolving_at(step, result->members)) abort(other);
   for (const AgentId member : result->members) {
     if (const ProceedPointer current = at(state_.of(member).proceeds, step)) stop(current);
   }
@@ -115,12 +111,6 @@ void IndexedSpeculation::commit(const ResolutionPointer& result) {
     positions.push_back(state_.position(member, step + 1, true));
   }
   state_.resolutions.erase(result->id);
-  for (const Write& write : result->result->writes) {
-    const auto agent = state_.agent_of(write.entity);
-    if (!agent || result->has(*agent)) continue;
-    throw std::invalid_argument("the execution " + std::to_string(result->id) + " moves agent " +
-                                std::to_string(*agent) + ", which is not one of its members");
-  }
   Dispatches dispatches;
   controller_.commit(result->members, positions, dispatches);
   add_turns(dispatches);
@@ -135,11 +125,11 @@ void IndexedSpeculation::add_turns(const Dispatches& dispatches) {
                                   " at step " + std::to_string(cluster.step) +
                                   "; its next step is " + std::to_string(state_.of(member).final));
     }
-    const auto turn = std::make_shared<const TurnState>(
-        TurnState{cluster.step, {members.begin(), members.end()}});
+    const auto turn = std::make_shared<TurnState>(
+        TurnState{cluster.step, {members.begin(), members.end()}, members.size()});
     for (const AgentId member : members) {
       state_.of(member).turn = turn;
-      unchecked_.insert(member);
+      uncheck(member, turn->step);
     }
     pending_turns_.insert(turn);
     touched_turns_.insert(turn);
@@ -155,24 +145,23 @@ void IndexedSpeculation::dispatch_turns() {
   touched_turns_.clear();  // aborts touch the turns again
 }
 
-void IndexedSpeculation::dispatch(const TurnState& turn) {
+void IndexedSpeculation::dispatch(TurnState& turn) {
   for (const AgentId agent : turn.agents) {
     const ProceedPointer one = at(state_.of(agent).proceeds, turn.step);
     if (!one) {
       proceed(agent, turn.step, true);
     } else if (one->observed && !one->sure) {
       one->sure = true;
-      if (!one->ended) command(Kind::PROMOTE, one->id, turn.step);
+      if (one->ended) {
+        --turn.open;
+      } else {
+        command(Kind::PROMOTE, one->id, turn.step);
+      }
     }
   }
   if (!state_.is_closed(turn.agents.front(), turn.step)) return;
-  std::set<ResolutionPointer> overlapping;
-  for (const AgentId agent : turn.agents) {
-    if (const ResolutionPointer other = at(state_.of(agent).resolving, turn.step)) {
-      if (other->sure) return;
-      overlapping.insert(other);
-    }
-  }
+  const auto overlapping = state_.resolving_at(turn.step, turn.agents);
+  if (std::ranges::any_of(overlapping, &ResolutionState::sure)) return;
   for (const ResolutionPointer& other : overlapping) abort(other);
   resolve(turn.agents, turn.step, true);
 }

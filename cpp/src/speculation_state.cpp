@@ -66,8 +66,9 @@ bool SpeculationState::is_valid(const ResolutionState& resolution) const {
     if (at(of(one->agent).proceeds, step) != one) return false;
   }
   if (resolution.sure) return true;
+  auto nearby = search(step);
   for (const AgentId member : resolution.members) {
-    for (const AgentId other : coupled(member, step)) {
+    for (const AgentId other : coupled(member, nearby)) {
       if (!resolution.has(other) && is_eligible(other, step)) return false;
     }
   }
@@ -93,10 +94,7 @@ bool SpeculationState::is_eligible(AgentId agent, Step step) const {
 
 bool SpeculationState::is_closed(AgentId agent, Step step) const {
   const TurnPointer& turn = of(agent).turn;
-  return turn && turn->step == step && std::ranges::all_of(turn->agents, [&](AgentId member) {
-           const ProceedPointer one = at(of(member).proceeds, step);
-           return one && one->ended && one->sure;
-         });
+  return turn && turn->step == step && turn->open == 0;
 }
 
 bool SpeculationState::is_candidate(AgentId agent) const {
@@ -114,10 +112,10 @@ Position SpeculationState::position(AgentId agent, Step step, bool final) const 
   return body->position;
 }
 
-std::vector<AgentId> SpeculationState::coupled(AgentId agent, Step step) const {
+std::vector<AgentId> SpeculationState::coupled(AgentId agent,
+                                               SpeculationVersions::Search& search) const {
   std::vector<AgentId> found;
-  const Position here = position(agent, step, false);
-  for (const Sighting& one : versions.within(here, options_.cluster_radius, step)) {
+  for (const Sighting& one : search.take(position(agent, search.step(), false))) {
     const auto other = agent_of(one.entity);
     if (other && *other != agent) found.push_back(*other);
   }
@@ -125,16 +123,26 @@ std::vector<AgentId> SpeculationState::coupled(AgentId agent, Step step) const {
 }
 
 std::vector<AgentId> SpeculationState::component(AgentId agent, Step step) const {
-  std::set<AgentId> found{agent};
-  std::vector<AgentId> edge{agent};
-  while (!edge.empty()) {
-    const AgentId member = edge.back();
-    edge.pop_back();
-    for (const AgentId other : coupled(member, step)) {
-      if (is_eligible(other, step) && found.insert(other).second) edge.push_back(other);
+  std::vector<AgentId> found{agent};
+  auto nearby = search(step);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    for (const AgentId other : coupled(found[i], nearby)) {
+      if (is_eligible(other, step)) found.push_back(other);
     }
   }
-  return {found.begin(), found.end()};
+  std::ranges::sort(found);
+  return found;
+}
+
+std::vector<ResolutionPointer> SpeculationState::resolving_at(
+    Step step, const std::vector<AgentId>& agents) const {
+  std::map<ExecutionId, ResolutionPointer> found;
+  for (const AgentId agent : agents) {
+    if (const ResolutionPointer one = at(of(agent).resolving, step)) found[one->id] = one;
+  }
+  std::vector<ResolutionPointer> resolving;
+  for (const auto& [id, one] : found) resolving.push_back(one);
+  return resolving;
 }
 
 NumbersInUse SpeculationState::in_use() const {
@@ -178,7 +186,10 @@ void SpeculationState::validate() const {
       result = at(agent.results, ++next);
     }
     if (agent.next != next) throw std::logic_error("the next step of an agent is wrong");
-    if (agent.turn) check_complete(*agent.turn);
+    if (agent.turn) {
+      check_open(*agent.turn);
+      check_complete(*agent.turn);
+    }
     for (const auto& [step, proceed] : agent.proceeds) {
       check(is_valid(*proceed), proceed->id, "is not valid");
       check(!proceed->sure || !proceed->observed ||
@@ -189,6 +200,16 @@ void SpeculationState::validate() const {
       check(!result->valid || is_valid(*result), result->id, "is not valid");
     }
   }
+}
+
+void SpeculationState::check_open(const TurnState& turn) const {
+  const auto open = std::ranges::count_if(turn.agents, [&](AgentId agent) {
+    const ProceedPointer one = at(of(agent).proceeds, turn.step);
+    return !one || !one->ended || !one->sure;
+  });
+  if (static_cast<std::size_t>(open) == turn.open) return;
+  throw std::logic_error("step " + std::to_string(turn.step) + ": the open agents of the cluster " +
+                         "of agent " + std::to_string(turn.agents.front()) + " are miscounted");
 }
 
 void SpeculationState::check_complete(const TurnState& turn) const {

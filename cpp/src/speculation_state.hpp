@@ -50,8 +50,9 @@ using ResolutionPointer = std::shared_ptr<ResolutionState>;
 struct TurnState {
   Step step;
   std::vector<AgentId> agents;
+  std::size_t open;  // the number of agents whose proceed has not ended or is not sure
 };
-using TurnPointer = std::shared_ptr<const TurnState>;
+using TurnPointer = std::shared_ptr<TurnState>;
 
 struct AgentState {
   EntityId body;
@@ -109,10 +110,18 @@ class SpeculationState {
 
   // Where the agent stands at the beginning of `step`.
   Position position(AgentId agent, Step step, bool final) const;
-  // The agents other than `agent` that act in one cluster with it at `step`.
-  std::vector<AgentId> coupled(AgentId agent, Step step) const;
+  // A search for agents that act in one cluster at `step`.
+  SpeculationVersions::Search search(Step step) const {
+    return {versions, options_.cluster_radius, step};
+  }
+  // The agents other than `agent` that act in one cluster with it at the step of the search, and
+  // that the search has not found before.
+  std::vector<AgentId> coupled(AgentId agent, SpeculationVersions::Search& search) const;
   // The cluster of `agent` at `step`, as predicted.
   std::vector<AgentId> component(AgentId agent, Step step) const;
+
+  // The resolutions in flight of `step` with one of `agents` as a member, by id.
+  std::vector<ResolutionPointer> resolving_at(Step step, const std::vector<AgentId>& agents) const;
 
   // Whether each question has the same answer now.
   bool holds(const Reads& reads, Step step, bool final) const;
@@ -128,6 +137,8 @@ class SpeculationState {
   std::set<std::pair<AgentId, Step>> held;  // failed speculatively: not repeated before it is sure
 
  private:
+  // Throws std::logic_error if the open agents of a dispatched cluster are not those counted.
+  void check_open(const TurnState& turn) const;
   // Throws std::logic_error if an agent that belongs to the dispatched cluster has committed its
   // step without it. (That committed results have read what is final needs their reads, which are
   // not kept.)

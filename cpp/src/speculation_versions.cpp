@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <string>
 
 namespace metropolis {
 
@@ -43,13 +44,12 @@ void SpeculationVersions::put(const ResultPointer& result, std::vector<ValueChan
 
 void SpeculationVersions::drop(const ResultPointer& result, std::vector<ValueChange>& changes) {
   for (const Write& write : result->writes) {
+    const auto found = written(write.entity, *result);
     const std::size_t reported = changes.size();
     report(write.entity, result->step + 1, changes);
     if (changes.size() != reported) std::swap(changes.back().before, changes.back().now);
-    auto& versions = versions_[index(write.entity)];
-    const auto found = std::ranges::find(versions, result, &Version::result);
     forget(write.entity, *found);
-    versions.erase(found);
+    versions_[index(write.entity)].erase(found);
   }
   const auto events = events_.find(result->step + 1);
   if (events == events_.end()) return;
@@ -60,8 +60,7 @@ void SpeculationVersions::drop(const ResultPointer& result, std::vector<ValueCha
 void SpeculationVersions::finalise(SpeculationResult& result) {
   result.final = true;
   for (const Write& write : result.writes) {
-    auto& versions = versions_[index(write.entity)];
-    std::ranges::lower_bound(versions, result.step + 1, {}, &Version::since)->result = nullptr;
+    written(write.entity, result)->result = nullptr;
   }
 }
 
@@ -116,15 +115,41 @@ std::vector<Sighting> SpeculationVersions::answer(const Question& question, Step
   return found;
 }
 
-std::vector<Sighting> SpeculationVersions::within(Position centre, double radius, Step step) const {
+std::vector<Sighting> SpeculationVersions::Search::take(Position centre) {
   std::vector<Sighting> found;
-  for_near(centre, radius, step, false, [&](const Sighting& one) {
-    const bool near = std::visit(
-        [&](const auto& metric) { return metric.within(centre, one.position, radius, 0); },
-        metric_);
-    if (near) found.push_back(one);
-  });
+  if (!first_) {  // as most searches end here, they make no lists
+    first_ = centre;
+    versions_.for_near(centre, radius_, step_, false, [&](const Sighting& one) {
+      if (is_near(centre, one)) found.push_back(one);
+    });
+    return found;
+  }
+  const bool has_cells = versions_.has_cells(radius_);
+  const auto take_from = [&](CellKey key) {
+    const auto [cell, is_new] = left_.try_emplace(key);
+    std::vector<const Sighting*>& left = cell->second;
+    const auto add = [&](const Sighting& one) {
+      if (!is_near(*first_, one)) left.push_back(&one);
+    };
+    if (is_new && has_cells) versions_.for_cell(key, step_, false, add);
+    if (is_new && !has_cells) versions_.for_all(step_, false, add);
+    const auto taken =
+        std::ranges::partition(left, [&](const Sighting* one) { return !is_near(centre, *one); });
+    for (const Sighting* one : taken) found.push_back(*one);
+    left.erase(taken.begin(), taken.end());
+  };
+  if (has_cells) {
+    versions_.for_cells(centre, radius_, take_from);
+  } else {
+    take_from(0);
+  }
   return found;
+}
+
+bool SpeculationVersions::Search::is_near(Position centre, const Sighting& one) const {
+  return std::visit(
+      [&](const auto& metric) { return metric.within(centre, one.position, radius_, 0); },
+      versions_.metric_);
 }
 
 std::optional<CellKey> SpeculationVersions::cell_of(const Question& question) const {
@@ -145,6 +170,16 @@ const SpeculationResult* SpeculationVersions::writer(EntityId entity, Step step)
 bool SpeculationVersions::is_final(EntityId entity, Step step) const {
   const Version* found = beginning(entity, step + 1);
   return found != nullptr && !found->result;
+}
+
+std::vector<SpeculationVersions::Version>::iterator SpeculationVersions::written(
+    EntityId entity, const SpeculationResult& result) {
+  auto& versions = versions_[index(entity)];
+  const auto found =
+      std::ranges::find(versions, &result, [](const Version& one) { return one.result.get(); });
+  if (found != versions.end()) return found;
+  throw std::invalid_argument("what the execution " + std::to_string(result.id) +
+                              " has written is collected; has its controller been used elsewhere?");
 }
 
 const SpeculationVersions::Version* SpeculationVersions::beginning(EntityId entity,
@@ -170,6 +205,19 @@ CellKey SpeculationVersions::cell_at(Position position) const {
                 static_cast<std::int64_t>(std::floor(position.y / side_)));
 }
 
+bool SpeculationVersions::has_cells(double radius) const {
+  return planar_ && radius <= WIDE * side_;
+}
+
+// Visits the values as `step` sees them.
+template <class Visit>
+void SpeculationVersions::for_all(Step step, bool final, const Visit& visit) const {
+  for (std::size_t entity = 0; entity < versions_.size(); ++entity) {
+    const Sighting* known = value(static_cast<EntityId>(entity), step, final);
+    if (known != nullptr) visit(*known);
+  }
+}
+
 // Calls visit(key) for each cell within `radius` of `centre`; requires a planar metric.
 template <class Visit>
 void SpeculationVersions::for_cells(Position centre, double radius, const Visit& visit) const {
@@ -181,28 +229,24 @@ void SpeculationVersions::for_cells(Position centre, double radius, const Visit&
   }
 }
 
+// Visits the values, as `step` sees them, in a cell.
+template <class Visit>
+void SpeculationVersions::for_cell(CellKey key, Step step, bool final, const Visit& visit) const {
+  const auto cell = cells_.find(key);
+  if (cell == cells_.end()) return;
+  for (const auto& [entity, count] : cell->second) {
+    const Sighting* known = value(entity, step, final);
+    if (known != nullptr && cell_at(known->position) == key) visit(*known);
+  }
+}
+
 // Visits the values, as `step` sees them, in the cells within `radius` of `centre`.
 template <class Visit>
 void SpeculationVersions::for_near(Position centre, double radius, Step step, bool final,
                                    const Visit& visit) const {
-  if (!planar_ || !(radius <= WIDE * side_)) {
-    for (std::size_t entity = 0; entity < versions_.size(); ++entity) {
-      const Sighting* known = value(static_cast<EntityId>(entity), step, final);
-      if (known != nullptr) visit(*known);
-    }
-    return;
-  }
-  seen_.clear();
-  for_cells(centre, radius, [&](CellKey key) {
-    const auto cell = cells_.find(key);
-    if (cell == cells_.end()) return;
-    for (const auto& [entity, count] : cell->second) {
-      const Sighting* known = value(entity, step, final);
-      if (known == nullptr || std::ranges::find(seen_, entity) != seen_.end()) continue;
-      seen_.push_back(entity);
-      visit(*known);
-    }
-  });
+  if (!has_cells(radius)) return for_all(step, final, visit);
+  if (radius < 0) return;  // it may be infinite
+  for_cells(centre, radius, [&](CellKey key) { for_cell(key, step, final, visit); });
 }
 
 void SpeculationVersions::insert(EntityId entity, Version version) {

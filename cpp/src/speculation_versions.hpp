@@ -56,8 +56,26 @@ class SpeculationVersions {
 
   std::vector<Sighting> answer(const Question& question, Step step, bool final) const;
 
-  // The values within `radius` of `centre`, as `step` sees them.
-  std::vector<Sighting> within(Position centre, double radius, Step step) const;
+  // A search for the values near several places, as a step sees them. It looks at each value that
+  // is found once, so that a crowd takes no longer than its size. The versions do not change
+  // meanwhile.
+  class Search {
+   public:
+    Search(const SpeculationVersions& versions, double radius, Step step)
+        : versions_(versions), radius_(radius), step_(step) {}
+    // The values within the radius of `centre` that have not been taken before.
+    std::vector<Sighting> take(Position centre);
+    Step step() const { return step_; }
+
+   private:
+    bool is_near(Position centre, const Sighting& one) const;
+
+    const SpeculationVersions& versions_;
+    double radius_;
+    Step step_;
+    std::optional<Position> first_;                                   // taken without a list
+    std::unordered_map<CellKey, std::vector<const Sighting*>> left_;  // by cell
+  };
 
   // The cell of the centre of a question that cells_around() finds; nullopt: its radius is unusual.
   std::optional<CellKey> cell_of(const Question& question) const;
@@ -97,11 +115,20 @@ class SpeculationVersions {
   };
   using Cell = std::vector<std::pair<EntityId, int>>;  // with the number of versions in the cell
 
+  // The version of `entity` that a result, not final, has written; throws std::invalid_argument if
+  // it was collected, as can only happen when another moves the controller.
+  std::vector<Version>::iterator written(EntityId entity, const SpeculationResult& result);
   // The version of `entity` that begins with the step `since`; null: none.
   const Version* beginning(EntityId entity, Step since) const;
   CellKey cell_at(Position position) const;
+  // Whether values within `radius` are found by cells; otherwise all are visited.
+  bool has_cells(double radius) const;
   template <class Visit>
   void for_cells(Position centre, double radius, const Visit& visit) const;
+  template <class Visit>
+  void for_cell(CellKey key, Step step, bool final, const Visit& visit) const;
+  template <class Visit>
+  void for_all(Step step, bool final, const Visit& visit) const;
   template <class Visit>
   void for_near(Position centre, double radius, Step step, bool final, const Visit& visit) const;
   void insert(EntityId entity, Version version);
@@ -117,7 +144,6 @@ class SpeculationVersions {
   std::unordered_map<CellKey, Cell> cells_;
   std::map<Step, std::vector<std::pair<Sighting, ResultPointer>>> events_;  // by the step that sees
   std::map<Step, std::vector<EntityId>> stale_;  // entities to collect once the floor is there
-  mutable std::vector<EntityId> seen_;
 };
 
 }  // namespace metropolis

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -108,6 +109,15 @@ TEST_CASE("an agent runs ahead, and repeats the steps in which it missed another
   CHECK(meeting.speculative_commits > 0);
   CHECK(meeting.drops > 0);
   CHECK(meeting.speculation->candidates().empty());
+}
+
+TEST_CASE("a question with a negative radius has no answer") {
+  const Meeting meeting;
+  for (const double radius : {-1.0, -std::numeric_limits<double>::infinity()}) {
+    for (const auto kind : {Question::Kind::ENTITIES, Question::Kind::EVENTS}) {
+      CHECK(meeting.speculation->answer({kind, -1, {0, 0}, radius}, 0, false).empty());
+    }
+  }
 }
 
 TEST_CASE("a speculation refuses what does not fit, and goes on") {

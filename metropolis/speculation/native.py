@@ -179,7 +179,7 @@ class NativeSpeculation:
                 [(agent, self._digests[mind]) for agent, mind in sorted(event.minds.items())],
                 [
                     (agent, [(*body.position, self._digests[body.digest]) for body in bodies])
-                    for agent, bodies in event.forecasts.items()
+                    for agent, bodies in sorted(event.forecasts.items())
                 ],
             )
         elif isinstance(event, Lost):

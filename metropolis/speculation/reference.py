@@ -166,6 +166,10 @@ class ReferenceSpeculation:
         for agent, body in enumerate(self._of.bodies):
             if event.writes.get(body, event) is None:
                 raise MetropolisError(f"the execution {event.id} removes the body of agent {agent}")
+            if body in event.writes and agent not in members:
+                raise MetropolisError(
+                    f"the execution {event.id} moves the body of agent {agent}, which is no member"
+                )
         self._check_sure(resolution, event.reads)
         if self._of.versions.is_final(event.writes, step):
             self._refuse(resolution)

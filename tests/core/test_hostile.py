@@ -193,6 +193,53 @@ def test_places_are_left_in_the_order_of_steps(first: int, then: int) -> None:
         places.leave(1, (0, 0), then, [(1, then)])
 
 
+def test_steps_that_another_commits_with_a_speculation_s_controller_are_reported() -> None:
+    """Agents 1 and 2 run ahead of agent 0; then another commits all steps."""
+    metric = _core.plane_metric("chebyshev")
+    places = [(0.0, 0.0), (5.0, 0.0), (10.0, 0.0)]
+    controller = _core.make_controller(1, 50, metric, 1, np.array(places), 20)
+    speculation = _core.Speculation(
+        controller=controller, metric=metric, perception_radius=4.0, cluster_radius=1.0,
+        target_step=20, bodies=[0, 1, 2], minds=[0] * 3,
+        entities=[(agent, *place, 0) for agent, place in enumerate(places)],
+    )  # fmt: skip
+    proceed, resolve = 5, 4
+
+    def end(command: Any, digest: int, reads: Any = ()) -> list[Any]:
+        kind, id, _, agents, *_ = command
+        if kind == proceed:
+            speculation.observed(id, reads)
+            speculation.proceeded(id)
+        else:
+            [agent] = agents
+            written = [(agent, (*places[agent], digest))]
+            speculation.resolved(id, [], written, [], [(agent, digest)], [])
+        return [one for one in speculation.settle() if one[0] == resolve]
+
+    def ahead(agent: int, digest: int, reads: Any = ()) -> None:
+        [command] = speculation.speculate([agent])
+        [command] = end(command, 0, reads)
+        end(command, digest)
+
+    for command in speculation.start():
+        if command[3] != (0,):
+            [command] = end(command, 0)
+            end(command, 1)
+    ahead(1, 2)
+    ahead(1, 3, [(0, 2, 0.0, 0.0, 0.0, [(2, 10.0, 0.0, 1)])])
+    ahead(1, 4)
+    ahead(2, 2)  # so that agent 1 has read what is wrong
+    [command] = speculation.speculate([1])
+    [repeated] = end(command, 0)
+    for _ in range(6):
+        for agent in range(3):
+            with suppress(ValueError):
+                controller.commit([agent], [places[agent]])
+    speculation.settle()
+    with pytest.raises(ValueError, match="has written is collected; has its controller been used"):
+        end(repeated, 5)
+
+
 def test_requests_of_another_caller_are_reported() -> None:
     pool = _core.InstancePool(_core.Profile(w_ms=1.0, kv_capacity_tokens=64))
     running = replay(instances=pool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from time import process_time
 from typing import Any
 
 import pytest
@@ -12,28 +13,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.controller.native import native_controller
+from metropolis.controller.reference import ReferenceController
+from metropolis.rules.metrics import CHEBYSHEV
+from metropolis.rules.rules import Rule
 from metropolis.speculation.base import (
-    Abort,
     Command,
     Drop,
     Event,
     Failed,
     Lost,
+    Observed,
+    Proceed,
+    Proceeded,
     Reads,
+    Resolve,
     Resolved,
+    Speculation,
+    Value,
 )
 from metropolis.speculation.native import NativeSpeculation
 from metropolis.speculation.reference import ReferenceSpeculation
 from metropolis.types import AgentId, MetropolisError, Step
 from tests.speculation.executions import OptimisticRun, lockstep, rule_of
 from tests.speculation.worlds import World
-
-
-def ordered(commands: Sequence[Command]) -> list[Command]:
-    """Aborts and drops in one order: theirs has no meaning."""
-    ends = [one for one in commands if isinstance(one, Abort | Drop)]
-    rest = [one for one in commands if not isinstance(one, Abort | Drop)]
-    return [*sorted(ends, key=lambda one: (type(one).__name__, one.id)), *rest]
 
 
 class DifferentError(Exception):
@@ -93,7 +95,7 @@ class Both:
         self._native.validate()
 
     def _equal(self, expected: list[Command], commands: list[Command]) -> list[Command]:
-        same(ordered(expected), ordered(commands))
+        same(expected, commands)
         assert self.floor >= 0
         return expected
 
@@ -120,6 +122,69 @@ def test_native_commands_equal_those_of_the_reference(
 def test_native_commands_equal_those_of_the_reference_in_many_worlds() -> None:
     for seed in range(8_000):
         compare(seed, [0.9, 0.3, 1][seed % 3], [0.05, 0.3, 0][seed // 3 % 3])
+
+
+STARTS = [(100.0 * agent, 0.0) for agent in range(4)]
+
+
+def overwritten(speculation: Speculation, first: AgentId, second: AgentId) -> list[Command]:
+    """The drops of the results of two agents, whose writes a third agent repeats.
+
+    They are one step ahead of agent 3, and end in the given order.
+    """
+
+    def end(command: Command, **writes: Value) -> list[Command]:
+        if isinstance(command, Proceed):
+            return speculation.handle([Observed(command.id, ()), Proceeded(command.id)])
+        assert isinstance(command, Resolve)
+        minds = dict.fromkeys(command.agents, 0)
+        return speculation.handle([Resolved(command.id, (), writes, (), minds, {})])
+
+    def resolve(proceeds: list[Command]) -> dict[AgentId, Command]:
+        found: dict[AgentId, Command] = {}
+        for agent in (first, second, 2):
+            [one] = [one for one in proceeds if isinstance(one, Proceed) and one.agent == agent]
+            [found[agent]] = [one for one in end(one) if isinstance(one, Resolve)]
+        return found
+
+    for command in resolve(speculation.start()).values():
+        end(command)
+    ahead = resolve(speculation.speculate([0, 1, 2]))
+    end(ahead[first], x=Value((0, 0), 1))
+    end(ahead[second], y=Value((0, 0), 1))
+    return end(ahead[2], x=Value((0, 0), 2), y=Value((0, 0), 2))
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
+def test_drops_are_in_the_order_of_agents(first: AgentId, second: AgentId) -> None:
+    rule, bodies = Rule(2, 1000), ["a", "b", "c", "d"]
+    rest = (2.0, bodies, dict(zip(bodies, map(Value, STARTS, [0] * 4), strict=True)), [0] * 4, 9)
+    reference = ReferenceSpeculation(
+        ReferenceController(rule, CHEBYSHEV, 1, STARTS, 9), CHEBYSHEV, *rest
+    )
+    controller = native_controller(rule, CHEBYSHEV, 1, STARTS, 9)
+    native = NativeSpeculation(controller, CHEBYSHEV, *rest, perception_radius=4)
+    expected = overwritten(reference, first, second)
+    assert [type(one) for one in expected][:2] == [Drop, Drop]
+    assert overwritten(native, first, second) == expected
+
+
+def test_a_crowd_takes_as_long_as_its_commands() -> None:
+    """All stand on one tile, and end one after the other: every end makes a larger cluster."""
+    count, here = 300, (0.0, 0.0)
+    controller = native_controller(Rule(2, 6), CHEBYSHEV, 1, [here] * count, 3)
+    bodies = [f"a{agent}" for agent in range(count)]
+    native = NativeSpeculation(
+        controller, CHEBYSHEV, 2, bodies, {body: Value(here, 0) for body in bodies}, [0] * count, 3,
+        perception_radius=4,
+    )  # fmt: skip
+    started_s = process_time()
+    for command in native.start()[:-1]:
+        commands = native.handle([Observed(command.id, ()), Proceeded(command.id)])
+        assert isinstance(commands[-1], Resolve)
+    assert len(commands[-1].agents) == count - 1
+    native.validate()
+    assert process_time() - started_s < 5
 
 
 def test_names_and_digests_that_are_not_in_use_are_forgotten() -> None:

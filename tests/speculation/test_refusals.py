@@ -109,6 +109,10 @@ def finish(speculation: Speculation) -> None:
             result(3, minds={1: 0}, writes={"b": None}),
             "the execution 3 removes the body of agent 1",
         ),
+        (
+            result(3, minds={1: 0}, writes={"a": Value((1, 0), 0)}),
+            "the execution 3 moves the body of agent 0, which is no member",
+        ),
         (Failed(1), "the execution 1 is sure: its error ends the run"),
     ],
     ids=str,
