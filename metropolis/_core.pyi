@@ -273,7 +273,7 @@ class InstancePool:
         current iteration, complete if that yields its last token. With preemption by swap, `keep`
         copies its KV blocks to the host if they fit; the request resumes with them when its id is
         submitted again with its tokens as part of its prompt. ValueError for a request that is not
-        outstanding or is already aborted.
+        outstanding or is already aborted, which changes nothing, and for one that ends until then.
         """
 
     def discard(self, id: int, now_sim_s: float) -> None:
@@ -306,7 +306,11 @@ class InstancePool:
 
     @staticmethod
     def check_fits(profile: Profile, request: Request) -> None:
-        """ValueError for a request that an idle instance cannot serve."""
+        """ValueError for a request that an idle instance cannot serve.
+
+        The instance decides after each iteration; with more `decision_iterations` it needs space
+        for the tokens that it may decode in vain before a decision.
+        """
 
     @staticmethod
     def iteration_sim_s(
@@ -493,7 +497,8 @@ def approximate_tokens(text: str) -> int: ...
 class LeftPlaces:
     """See cpp/include/metropolis/left_places.hpp; a change is pairs of an agent and a step.
 
-    `known` is agent -> the latest step that is known.
+    `known` is agent -> the latest step that is known. ValueError for places that are left in a step
+    before that of the last one.
     """
 
     def __init__(self, metric: Metric, cell_size: float) -> None: ...

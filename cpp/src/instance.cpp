@@ -225,13 +225,16 @@ void InstancePool::submit(RequestId id, const Request& request, double now_sim_s
 
 void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
   impl_->check_time([id] { return request_name(id) + " is aborted"; }, now_sim_s);
-  impl_->process_until(now_sim_s);
-  const std::size_t before = impl_->unreported.size();
-  for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
-    if (!impl_->engines[i].abort(id, keep, now_sim_s, impl_->unreported)) continue;
-    impl_->update_after_event(i, before);
-    impl_->process_until(now_sim_s);  // the current iteration may end now
-    return;
+  const auto has = [id](const Engine& engine) { return engine.may_abort(id); };
+  if (std::ranges::any_of(impl_->engines, has)) {
+    impl_->process_until(now_sim_s);
+    const std::size_t before = impl_->unreported.size();
+    for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
+      if (!impl_->engines[i].abort(id, keep, now_sim_s, impl_->unreported)) continue;
+      impl_->update_after_event(i, before);
+      impl_->process_until(now_sim_s);  // the current iteration may end now
+      return;
+    }
   }
   throw std::invalid_argument(request_name(id) +
                               " cannot be aborted: it is unknown, has ended or has been aborted");

@@ -13,7 +13,7 @@ bool Engine::abort(RequestId id, bool keep, double now_sim_s, std::deque<Complet
     if (!waiting_.empty() && front_may_join()) cut_leap(now_sim_s);
     return true;
   }
-  if (!runs(id) || is_aborting(id)) return false;
+  if (!may_abort(id)) return false;
   aborting_.push_back({id, keep});
   if (state_ == State::AT_BOUNDARY) {
     remove_aborted(out);

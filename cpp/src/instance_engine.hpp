@@ -66,7 +66,9 @@ class Engine {
   // exactly at the end of a leap over iterations; infinity when idle.
   double next_event_sim_s() const { return next_event_sim_s_; }
 
-  // Whether the request was here and not yet aborted. Appends its completion if it leaves at once.
+  // Whether the request is here and not yet aborted.
+  bool may_abort(RequestId id) const { return waits(id) || (runs(id) && !is_aborting(id)); }
+  // Whether it was. Appends its completion if it leaves at once.
   bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
 
   // Keeps nothing of an aborted request.

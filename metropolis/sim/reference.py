@@ -82,6 +82,10 @@ class _Instance(Memory):
         self.restore(sequence)
         self.waiting.append(sequence)
 
+    def may_abort(self, id: int) -> bool:
+        """Whether the request is here and not yet aborted."""
+        return id not in self.aborting and any(s.id == id for s in [*self.waiting, *self.running])
+
     def abort(self, id: int, now_sim_s: float, keep: bool) -> Completion | None:
         """The completion, if it leaves at once; KeyError if it is not here or already aborted."""
         found = {s.id: s for s in [*self.waiting, *self.running] if s.id not in self.aborting}
@@ -302,7 +306,8 @@ class ReferencePool:
 
     def abort(self, id: int, now_sim_s: float, keep: bool = False) -> None:
         """See `metropolis._core.InstancePool.abort`."""
-        self._pass(now_sim_s)
+        if any(instance.may_abort(id) for instance in self._instances):
+            self._pass(now_sim_s)
         for instance in self._instances:
             try:
                 left = instance.abort(id, now_sim_s, keep)

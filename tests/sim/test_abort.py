@@ -115,6 +115,7 @@ def test_an_unknown_request_is_refused(kind: type[InstancePool | ReferencePool])
     pool.advance(inf)
     with pytest.raises(ValueError, match="request 0 cannot be aborted"):
         pool.abort(0, 5.0)
+    pool.submit(1, Request(8, 3), 1.0)  # refusals do not advance the time
 
 
 @pytest.mark.parametrize("kind", [InstancePool, ReferencePool])

@@ -139,7 +139,8 @@ class InstancePool {
   // at the end of the current iteration, complete if that yields its last token. advance() reports
   // both. With preemption by swap, `keep` copies its KV blocks to the host if they fit; the request
   // resumes with them when its id is submitted again with its tokens as part of its prompt. Throws
-  // std::invalid_argument for a request that is not outstanding or is already aborted.
+  // std::invalid_argument for a request that is not outstanding or is already aborted, which
+  // changes nothing, and for one that ends until then.
   void abort(RequestId id, double now_sim_s, bool keep = false);
 
   // Frees what the host keeps, or would keep, of an aborted request that will not come again.
@@ -179,7 +180,7 @@ class InstancePool {
   std::int64_t preemptions() const;
 
   // Throws std::invalid_argument for an invalid profile, and for a request that an idle instance
-  // cannot serve.
+  // cannot serve that decides after each iteration.
   static void check_fits(const Profile& profile, const Request& request);
 
   // Duration of an iteration in which `sequences` decode, reading `kv_tokens`, and the first
