@@ -73,7 +73,8 @@ class GraphController final : public Controller {
     std::vector<AgentId> edges(agents_.size(), NO_AGENT);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const bool waits = !agents_[i].running && agents_[i].step < target_;
-      if (waits) edges[i] = blocker(static_cast<AgentId>(i));
+      const Need* need = waits ? unmet(static_cast<AgentId>(i)) : nullptr;
+      if (need != nullptr) edges[i] = need->agent;
     }
     return edges;
   }
@@ -91,7 +92,7 @@ class GraphController final : public Controller {
 
   void validate() const override {
     for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
-      const bool unblocked = at(agent).step < target_ && blocker(agent) == NO_AGENT;
+      const bool unblocked = at(agent).step < target_ && unmet(agent) == nullptr;
       if (started_ && unblocked != at(agent).running) {
         throw std::logic_error("agent " + std::to_string(agent) +
                                (unblocked ? " could run but does not" : " runs but is blocked"));
@@ -105,26 +106,27 @@ class GraphController final : public Controller {
     AgentId first_waiter = NO_AGENT;  // of the agents that wait for this one
     AgentId next_waiter = NO_AGENT;   // in the same list as this one
     bool running = false;
+    std::int64_t met = 0;  // needs before this one are met
   };
 
   Agent& at(AgentId agent) { return agents_[static_cast<std::size_t>(agent)]; }
   const Agent& at(AgentId agent) const { return agents_[static_cast<std::size_t>(agent)]; }
 
-  // An agent that has not committed the steps that `agent` needs, or NO_AGENT.
-  AgentId blocker(AgentId agent) const {
+  // The first need of the agent's step that is not met, or null.
+  const Need* unmet(AgentId agent) const {
     const std::size_t row =
         static_cast<std::size_t>(at(agent).step) * agents_.size() + static_cast<std::size_t>(agent);
-    for (auto i = offsets_[row]; i < offsets_[row + 1]; ++i) {
+    for (auto i = std::max(offsets_[row], at(agent).met); i < offsets_[row + 1]; ++i) {
       const Need& need = needs_[static_cast<std::size_t>(i)];
-      if (at(need.agent).step < need.step) return need.agent;
+      if (at(need.agent).step < need.step) return &need;
     }
-    return NO_AGENT;
+    return nullptr;
   }
 
   void dispatch_or_wait(AgentId agent, Dispatches& out) {
-    const AgentId behind = blocker(agent);
-    if (behind != NO_AGENT) {
-      at(agent).next_waiter = std::exchange(at(behind).first_waiter, agent);
+    if (const Need* need = unmet(agent)) {
+      at(agent).met = need - needs_.data();
+      at(agent).next_waiter = std::exchange(at(need->agent).first_waiter, agent);
       return;
     }
     at(agent).running = true;

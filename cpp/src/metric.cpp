@@ -286,13 +286,14 @@ Hops::Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbou
 }
 
 double Hops::distance(Position p, Position q, double hops_max) const {
-  constexpr std::size_t BYTES_PER_NODE = 64;
+  constexpr std::size_t BYTES_PER_FIELD = 256, BYTES_PER_NODE = 64;
   const auto start = static_cast<std::int32_t>(p.x), goal = static_cast<std::int32_t>(q.x);
   fields_.reserve(std::exchange(grown_, 0));
   Field& field = fields_[static_cast<std::uint64_t>(start)];
   if (field.queue.empty()) {
     field.queue.push_back(start);
     field.hops.emplace(start, 0);
+    grown_ += BYTES_PER_FIELD;
   }
   while (!field.hops.contains(goal) && field.next < field.queue.size()) {
     const std::int32_t node = field.queue[field.next];

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -254,8 +255,8 @@ class SpatialAgents : public Controller {
   Index grid_;
   std::vector<Agent> agents_;  // by internal id, in Morton order of their start
   std::vector<Links> links_;
-  std::vector<std::uint32_t> internal_;    // the internal id of each agent
-  std::vector<std::uint32_t> population_;  // number of agents at step floor_ + i
+  std::vector<std::uint32_t> internal_;   // the internal id of each agent
+  std::deque<std::uint32_t> population_;  // number of agents at step floor_ + i
 };
 
 }  // namespace metropolis
