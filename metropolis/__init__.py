@@ -70,7 +70,36 @@ _PUBLIC = {
 }
 """Name -> its module, imported on first access so that `import metropolis` stays fast."""
 
-__all__ = sorted(_PUBLIC)
+# without parallel_env, which needs the extra pettingzoo
+__all__ = [
+    "UNDECIDED",
+    "Agent",
+    "Appearance",
+    "CausalityError",
+    "Choice",
+    "Client",
+    "Entity",
+    "Event",
+    "FreeText",
+    "Maybe",
+    "Member",
+    "MetropolisError",
+    "Moment",
+    "Record",
+    "RunConfiguration",
+    "Scenario",
+    "Simulation",
+    "SingleAgentWorld",
+    "StepRecord",
+    "Transaction",
+    "View",
+    "Whisper",
+    "World",
+    "check_world",
+    "fork",
+    "make_scenario",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,9 +13,24 @@ import metropolis
 def test_every_public_name_is_there() -> None:
     for name in metropolis.__all__:
         assert getattr(metropolis, name) is not None
-    assert set(metropolis.__all__) <= set(dir(metropolis))
+    assert {*metropolis.__all__, "parallel_env"} == {*metropolis._PUBLIC} <= {*dir(metropolis)}
     with pytest.raises(AttributeError, match="has no attribute 'World2'"):
         metropolis.World2  # noqa: B018
+
+
+def test_importing_all_names_needs_no_extra() -> None:
+    code = "import sys; sys.modules['pettingzoo'] = None\nfrom metropolis import *\nSimulation"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_type_checkers_see_all_names(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from metropolis import *\nprint(Simulation, Whisper)\n")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", script],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_type_checkers_see_the_same_names() -> None:
