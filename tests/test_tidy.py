@@ -51,6 +51,7 @@ PARTS = (
     "adapters",
     "bench",
     "cli",
+    "__main__",
 )
 RUNTIME = ("folder", "replays", "live", "checks", "reruns")
 """The parts of `runtime`, in the same order."""

@@ -18,6 +18,14 @@ def test_every_public_name_is_there() -> None:
         metropolis.World2  # noqa: B018
 
 
+def test_the_package_is_the_command() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "metropolis", "frok"], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 2
+    assert found.stderr.startswith("metropolis: there is no command 'frok' (did you mean 'fork'?)")
+
+
 def test_importing_all_names_needs_no_extra() -> None:
     code = "import sys; sys.modules['pettingzoo'] = None\nfrom metropolis import *\nSimulation"
     subprocess.run([sys.executable, "-c", code], check=True)
