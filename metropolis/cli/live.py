@@ -29,6 +29,7 @@ from metropolis.llm.model_choice import ModelChoice
 from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory, TakenError
+from metropolis.runtime.live.configuration import check_extras
 from metropolis.runtime.live.result import INTERRUPTED, RunResult
 from metropolis.runtime.live.setup import check_steps
 from metropolis.runtime.live.simulation import Simulation
@@ -199,7 +200,11 @@ def _print_notes(notes: Sequence[str]) -> int:
 
 
 def checked_backend(options: RunOptions, scenario: Scenario) -> Backend:
-    """Return the backend. Raises MetropolisError if it is unknown or does not answer."""
+    """Return the backend. Raises MetropolisError if it is unknown or does not answer.
+
+    The same if the run needs an extra that is not installed.
+    """
+    check_extras(options.store, options.workers)
     backend = options.backend(scenario, lambda news: click.echo(f"metropolis: {news}", err=True))
     if not isinstance(backend, VirtualInstances):
         asyncio.run(_check(options.backend(scenario)))  # not the run's own connections

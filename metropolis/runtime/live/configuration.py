@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from os import PathLike
 from typing import Annotated, Any, get_type_hints
 
 from metropolis.names import check_name, cut
+from metropolis.store.factory import check_installed
 from metropolis.types import MetropolisError
 from metropolis.workers.watchdog import STALL_S
 from metropolis.world.checks import check_number, check_seed
@@ -136,11 +138,19 @@ class RunConfiguration:
                 f"ray_address is {cut(address)}, but the workers are not on Ray; workers should be "
                 "ray or ray:NUMBER"
             )
+        check_extras(store, self.workers)
 
     @property
     def one_by_one(self) -> bool:
         """Whether only one agent proceeds at a time."""
         return self.mode == "sequential"
+
+
+def check_extras(store: str | None, workers: int | str) -> None:
+    """Raise MetropolisError if the store or the workers need an extra that is not installed."""
+    check_installed(store or "memory")
+    if parse_workers(workers)[0] and find_spec("ray") is None:
+        raise MetropolisError("workers on Ray need ray: pip install 'metropolis[ray]'")
 
 
 def parse_workers(workers: int | str) -> tuple[bool, int | None]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from metropolis.runtime.live.configuration import parse_workers
 from metropolis.runtime.live.stored import MEMORY, StoredRun
@@ -20,9 +19,6 @@ from metropolis.workers.optimistic.remote_host import HostSpec
 from metropolis.workers.shared_worker import SharedWorker
 from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.saving import copies_of
-
-if TYPE_CHECKING:
-    from metropolis.workers.ray import RayWorkerPool
 
 
 class WorkerPool(Protocol):
@@ -84,8 +80,10 @@ def check_workers(workers: int | str, *, store: str, ray_address: str | None = N
             f"workers on Ray do not reach the store {store}; name embedded or a redis://… URL, or "
             "a number of workers, in this process"
         )
-    if on_ray:
-        _ray_worker_pool().check_address(ray_address)
+    if ray_address is not None:
+        from metropolis.workers.ray_cluster import check_address
+
+        check_address(ray_address)
 
 
 def make_worker_pool(
@@ -96,7 +94,9 @@ def make_worker_pool(
     if not on_ray:
         return LocalWorkerPool(spec, stored, count or 1)
     assert stored.url is not None
-    return _ray_worker_pool()(spec, stored.url, stored.name, count, ray_address)
+    from metropolis.workers.ray import RayWorkerPool
+
+    return RayWorkerPool(spec, stored.url, stored.name, count, ray_address)
 
 
 def make_decisions(
@@ -113,20 +113,6 @@ def make_decisions(
     on_ray, count = parse_workers(workers)
     if not on_ray:
         return LocalDecisions(local, minds)
-    with _ray_is_needed():
-        from metropolis.workers.ray_decisions import RayDecisions
+    from metropolis.workers.ray_decisions import RayDecisions
+
     return RayDecisions(HostSpec.of(spec, local), minds, count, ray_address)
-
-
-def _ray_worker_pool() -> type[RayWorkerPool]:
-    with _ray_is_needed():
-        from metropolis.workers.ray import RayWorkerPool
-    return RayWorkerPool
-
-
-@contextmanager
-def _ray_is_needed() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise MetropolisError(f"{error}; workers on Ray need metropolis[ray]") from None
