@@ -15,6 +15,8 @@ from metropolis.notebook.card import card, figure, listed
 from metropolis.notebook.chart import draw_chart
 from metropolis.notebook.map_drawing import BODIES_MAX, draw_plane
 from metropolis.trace.shown import Shown, window
+from metropolis.types import MetropolisError
+from metropolis.world.checks import whole_number
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -199,13 +201,26 @@ class Trace:
         key = self.calls.step.astype(np.int64) * self.agents + self.calls.agent
         return np.searchsorted(key, np.arange(self.steps * self.agents + 1)).astype(np.int64)
 
+    def check_filled(self) -> None:
+        """Raise MetropolisError if there is no step or no agent."""
+        if not self.positions.size:
+            raise MetropolisError(
+                f"the trace {self.meta.name!r} has {self.steps} steps of {self.agents} agents; at "
+                "least one step of one agent is needed"
+            )
+
     def hour_of_step(self, step: int) -> float:
         """The simulated time at which `step` begins, in hours since the midnight before step 0."""
         start = self.meta.start
         return start.hour + start.minute / 60 + (start.second + step * self.meta.step_s) / 3600
 
     def window(self, first: int, last: int) -> Trace:
-        """The steps [first, last) as a separate trace."""
+        """The steps [first, last) as a separate trace.
+
+        Raises MetropolisError unless 0 <= first <= last <= steps.
+        """
+        first = whole_number("first", first, 0, self.steps)
+        last = whole_number("last", last, first, self.steps)
         calls = self.calls.keep((self.calls.step >= first) & (self.calls.step < last))
         return Trace(
             replace(self.meta, start=self.meta.start + timedelta(seconds=first * self.meta.step_s)),
@@ -216,13 +231,24 @@ class Trace:
         )
 
     def between_hours(self, first: float, last: float) -> Trace:
-        """The steps from hour `first` to hour `last` of the simulated day."""
+        """The steps from hour `first` to hour `last` of the simulated day.
+
+        Raises MetropolisError unless the trace covers them.
+        """
+        begin, end = self.hour_of_step(0), self.hour_of_step(self.steps)
+        if not begin <= first <= last <= end + 1e-9:
+            raise MetropolisError(
+                f"{first:g}-{last:g} is not within the trace, which covers {begin:g}-{end:g}"
+            )
         per_hour = 3600 / self.meta.step_s
-        begin = self.hour_of_step(0)
         return self.window(round((first - begin) * per_hour), round((last - begin) * per_hour))
 
     def first_agents(self, count: int) -> Trace:
-        """The first `count` agents as a separate trace, without dependencies by value."""
+        """The first `count` agents as a separate trace, without dependencies by value.
+
+        Raises MetropolisError on a count below 1; one above `agents` is that of all.
+        """
+        count = whole_number("count", count, 1)
         return Trace(
             replace(self.meta, agents=self.meta.agents[:count]),
             np.ascontiguousarray(self.positions[:, :count]),

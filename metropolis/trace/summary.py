@@ -64,7 +64,8 @@ class Summary:
 
 
 def summarise(trace: Trace) -> Summary:
-    """Compute the statistics of `trace`."""
+    """Compute the statistics of `trace`. Raises MetropolisError if it is empty."""
+    trace.check_filled()
     meta, calls = trace.meta, trace.calls
     moving = (np.diff(trace.positions, axis=0) != 0).any(axis=2)
     edges = np.diff(np.pad(moving, ((1, 1), (0, 0))).astype(np.int8), axis=0)

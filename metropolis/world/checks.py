@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from datetime import datetime
 from inspect import iscoroutinefunction
@@ -55,6 +56,21 @@ def check_seed(seed: Any, name: str = "seed") -> None:
         raise MetropolisError(
             f"{name} is {cut(seed)}; it should be a whole number from 0 to {SEED_MAX}"
         )
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """`value` as an int, also one of NumPy.
+
+    Raises MetropolisError unless it is a whole number from `least` to `most`.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        bounds = f", at least {least}" if most is None else f" from {least} to {most}"
+        raise MetropolisError(f"{name} is {cut(value)}; it should be a whole number{bounds}")
+    return number
 
 
 def check_number(name: str, value: Any, least: float = 0.0) -> None:

@@ -145,6 +145,12 @@ def test_a_window_forgets_what_happened_before_it() -> None:
     assert trace.first_agents(2).dependencies is None
 
 
+def test_a_trace_without_steps_is_refused() -> None:
+    trace = small_trace(7, agents=2, steps=3, edge=8, radius=2)
+    with pytest.raises(MetropolisError, match="has 0 steps of 2 agents; at least one step of"):
+        replay(trace.window(3, 3), "lockstep", setting_for(trace))
+
+
 def test_a_trace_without_dependencies_by_value_is_refused() -> None:
     trace = replace(small_trace(7, agents=2, steps=3, edge=8, radius=2), dependencies=None)
     with pytest.raises(MetropolisError, match="oracle_values needs a trace with dependencies by"):

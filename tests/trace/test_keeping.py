@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.trace.order import parents_first
 from metropolis.trace.schema import Calls, Trace
+from metropolis.trace.summary import summarise
 from metropolis.trace.validate import validate
-from tests.small_traces import small_traces
+from metropolis.types import MetropolisError
+from tests.small_traces import small_trace, small_traces
 
 
 def ancestors(calls: Calls) -> list[set[int]]:
@@ -50,3 +54,37 @@ def test_the_first_agents_are_a_trace(trace: Trace, agents: int) -> None:
     child = np.repeat(np.arange(len(calls)), np.diff(calls.parent_offsets))
     late = calls.step >= trace.steps // 2
     assert len(window.calls.parents) == late[child].sum()
+
+
+TRACE = small_trace(3, agents=4, steps=30, edge=8, radius=2)
+
+
+@pytest.mark.parametrize(
+    ("cut", "sentence"),
+    [
+        (
+            lambda: TRACE.window(-5, 10),
+            "first is -5; it should be a whole number from 0 to 30",
+        ),
+        (lambda: TRACE.window(0, 31), "last is 31; it should be a whole number from 0 to 30"),
+        (lambda: TRACE.window(9, 8), "last is 8; it should be a whole number from 9 to 30"),
+        (lambda: TRACE.first_agents(-1), "count is -1; it should be a whole number, at least 1"),
+        (lambda: TRACE.first_agents(0), "count is 0; it should be a whole number, at least 1"),
+        (
+            lambda: TRACE.between_hours(-1, 0.01),
+            "-1-0.01 is not within the trace, which covers 0-0.0833333",
+        ),
+        (
+            lambda: TRACE.between_hours(0, 24),
+            "0-24 is not within the trace, which covers 0-0.0833333",
+        ),
+        (
+            lambda: summarise(TRACE.window(3, 3)),
+            "the trace 'small 3' has 0 steps of 4 agents; at least one step of one agent is needed",
+        ),
+    ],
+)
+def test_parts_beyond_the_trace_are_refused(cut: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(MetropolisError) as error:
+        cut()
+    assert str(error.value) == sentence

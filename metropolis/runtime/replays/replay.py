@@ -151,6 +151,7 @@ def replay(
     `graph` is the result of `mine_dependencies`; None: mine the trace if `mode` needs it.
     """
     check_name("mode", mode, MODES)
+    trace.check_filled()
     chosen = MODES[mode]
     is_in_core = runs_in_core(setting)
     risk = setting.speculation
