@@ -23,6 +23,7 @@ from metropolis.names import did_you_mean
 from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
+from metropolis.runtime.replays.checks import check_models
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES, OUT_OF_ORDER, Risk
 from metropolis.runtime.replays.plots import prepare_figures, write_figures
 from metropolis.runtime.replays.recorded_replay import prepare_folder, record_replays
@@ -30,7 +31,6 @@ from metropolis.runtime.replays.replay import (
     ReplayResult,
     Setting,
     cache_choice,
-    check_models,
     mine_dependencies,
     plug_ins,
     replay,
@@ -41,11 +41,10 @@ from metropolis.sim.fleet import INSTANCES_MAX, SimulatedFleet
 from metropolis.trace.mining import InteractionGraph
 from metropolis.trace.parquet import IN_RUN, read_trace
 from metropolis.trace.schema import Trace
-from metropolis.trace.validate import place_in, validate_moves
+from metropolis.trace.validate import LIMIT, place_in, validate_moves
 from metropolis.types import MetropolisError
 
 COUNT_MAX = 1_000_000
-DISTANCE_MAX = 1e6
 EQUAL_ONLY = "no_dependency"
 """The mode that is a bound for equal instances only."""
 
@@ -89,8 +88,8 @@ class CommaSeparated(click.ParamType[list[Any]]):
 def _distance(
     _context: click.Context, _parameter: click.Parameter, value: float | None
 ) -> float | None:
-    if value is not None and not 0 <= value <= DISTANCE_MAX:  # refuses nan, too
-        raise click.BadParameter(f"{value} is not a number from 0 to {DISTANCE_MAX:g}")
+    if value is not None and not 0 <= value <= LIMIT:  # refuses nan, too
+        raise click.BadParameter(f"{value} is not a number from 0 to {LIMIT:g}")
     return value
 
 

@@ -15,6 +15,7 @@ from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import ProfileEntry, load_entry
 from metropolis.trace.programs import Program
 from metropolis.types import MetropolisError
+from metropolis.world.checks import whole_number
 
 INSTANCES_MAX = 65_536
 SEQUENCE_TOKENS = 800
@@ -32,8 +33,11 @@ class SimulatedFleet:
 
     @classmethod
     def uniform(cls, profile: str, count: int = 1) -> SimulatedFleet:
-        """`count` instances of the profile of that name (see `load_entry`)."""
-        return cls((load_entry(profile),) * count)
+        """`count` instances of the profile of that name (see `load_entry`).
+
+        Raises MetropolisError unless there is such a profile, and `count` is 1 to INSTANCES_MAX.
+        """
+        return cls((load_entry(profile),) * whole_number("count", count, 1, INSTANCES_MAX))
 
     @classmethod
     def parse(cls, specs: Sequence[str]) -> SimulatedFleet:

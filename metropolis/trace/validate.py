@@ -120,15 +120,10 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
     if len(set(meta.agents)) < len(meta.agents):
         twice = next(a for a in meta.agents if meta.agents.count(a) > 1)
         raise refuse("agents", twice, "a list of names without repetition")
-    for name in ("perception_radius", "max_velocity", "step_s"):
-        value = getattr(meta, name)
-        if not 0 <= value <= LIMIT or (name == "step_s" and not value):
-            least = "above 0" if name == "step_s" else "at least 0"
-            raise refuse(name, value, f"a number {least} and at most {LIMIT:g}")
-    most = max(meta.perception_radius, 2 * meta.max_velocity)
-    if meta.joint_radius is not None and not 0 <= meta.joint_radius <= most:
-        right = f"0 to {most:g}, the perception radius or twice the velocity"
-        raise refuse("joint_radius", meta.joint_radius, right)
+    radii = meta.perception_radius, meta.max_velocity, meta.joint_radius
+    validate_reach(f"{path}, metadata: ", *radii)
+    if not 0 < meta.step_s <= LIMIT:
+        raise refuse("step_s", meta.step_s, f"a number above 0 and at most {LIMIT:g}")
     if meta.metric not in METRICS:
         raise refuse("metric", meta.metric, f"one of {', '.join(METRICS)}")
     if meta.metric in WALKING and meta.map is None:
@@ -142,6 +137,24 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
     for name in ("movement_origin", "calls_origin"):
         if getattr(meta, name) not in ORIGINS:
             raise refuse(name, getattr(meta, name), f"one of {', '.join(ORIGINS)}")
+
+
+def validate_reach(
+    owner: str, perception_radius: float, max_velocity: float, joint_radius: float | None
+) -> None:
+    """Check the radii and the velocity; `owner` begins the error."""
+    for name, value in ("perception_radius", perception_radius), ("max_velocity", max_velocity):
+        if not 0 <= value <= LIMIT:
+            raise MetropolisError(
+                f"{owner}{name} is {brief(value)}; it should be a number at least 0 and at most "
+                f"{LIMIT:g}"
+            )
+    most = max(perception_radius, 2 * max_velocity)
+    if joint_radius is not None and not 0 <= joint_radius <= most:
+        raise MetropolisError(
+            f"{owner}joint_radius is {brief(joint_radius)}; it should be 0 to {most:g}, the "
+            "perception radius or twice the velocity"
+        )
 
 
 def validate_positions(positions: Float32, map: GridMap | None, place: Place) -> None:

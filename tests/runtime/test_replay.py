@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,6 +151,37 @@ def test_a_trace_without_steps_is_refused() -> None:
     trace = small_trace(7, agents=2, steps=3, edge=8, radius=2)
     with pytest.raises(MetropolisError, match="has 0 steps of 2 agents; at least one step of"):
         replay(trace.window(3, 3), "lockstep", setting_for(trace))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("perception_radius", -1, "perception_radius is -1; it should be a number at least 0"),
+        ("perception_radius", nan, "perception_radius is nan; it should be a number at least 0"),
+        ("max_velocity", -1, "max_velocity is -1; it should be a number at least 0"),
+        ("joint_radius", -3, "joint_radius is -3; it should be 0 to 2, the perception radius"),
+        ("joint_radius", 9, "joint_radius is 9; it should be 0 to 2, the perception radius"),
+    ],
+)
+def test_a_setting_has_the_reach_of_a_trace(field: str, value: float, sentence: str) -> None:
+    setting = setting_for(small_trace(7, agents=2, steps=3, edge=8, radius=2))
+    with pytest.raises(MetropolisError) as error:
+        replace(setting, **{field: value})  # type: ignore[arg-type]
+    assert str(error.value).startswith(f"the setting's {sentence}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_velocity_below_the_moves_is_refused(mode: str) -> None:
+    trace = small_trace(7, agents=4, steps=9, edge=8, radius=2, velocity=2)
+    sentence = r"the trace 'small 7', step 1, agent '.*': x, y jumps from .* max_velocity = 1$"
+    with pytest.raises(MetropolisError, match=sentence):
+        replay(trace, mode, replace(setting_for(trace), max_velocity=1))
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 65_537, 1.0])
+def test_a_fleet_has_a_number_of_instances(count: Any) -> None:
+    with pytest.raises(MetropolisError, match=r"count is .*; it should be a whole number from 1"):
+        SimulatedFleet.uniform("llama-3-8b/l4", count)
 
 
 def test_a_trace_without_dependencies_by_value_is_refused() -> None:

@@ -21,6 +21,7 @@ from metropolis.rules.metrics import Metric, metric_named
 from metropolis.rules.native import core_metric
 from metropolis.rules.rules import versioned
 from metropolis.runtime.replays.bounds import all_at_once, longest_chain
+from metropolis.runtime.replays.checks import check_calls_fit, check_models, check_moves
 from metropolis.runtime.replays.core_replay import Progress, replay_in_core, utilisation
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Mode, Risk
 from metropolis.runtime.replays.policy_replay import PolicyReplay
@@ -30,7 +31,7 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.fleet_schedule import FleetSchedule
 from metropolis.trace.mining import InteractionGraph, interactions
 from metropolis.trace.schema import Trace, TraceMeta
-from metropolis.trace.validate import rounded_velocity
+from metropolis.trace.validate import rounded_velocity, validate_reach
 from metropolis.types import MetropolisError
 
 Float64 = npt.NDArray[np.float64]
@@ -44,7 +45,10 @@ _CORE_POLICIES = ("step", "fcfs")
 
 @dataclass(frozen=True)
 class Setting:
-    """The parameters of a replay, beside the trace and the mode."""
+    """The parameters of a replay, beside the trace and the mode.
+
+    Raises MetropolisError on a radius or velocity that no trace may have.
+    """
 
     metric: Metric
     perception_radius: float
@@ -64,6 +68,10 @@ class Setting:
     """When which instances of `fleet`, its own, serve; None: all do, all the time."""
     speculation: Risk | None = AUTO_RISK
     """`optimistic` only: at which risk agents still run ahead; None: no agent does."""
+
+    def __post_init__(self) -> None:
+        radii = self.perception_radius, self.max_velocity, self.joint_radius
+        validate_reach("the setting's ", *radii)
 
     @classmethod
     def of(cls, meta: TraceMeta, fleet: SimulatedFleet, *, metric: str | None = None) -> Setting:
@@ -152,6 +160,7 @@ def replay(
     """
     check_name("mode", mode, MODES)
     trace.check_filled()
+    check_moves(trace, setting.metric.name, setting.max_velocity)
     chosen = MODES[mode]
     is_in_core = runs_in_core(setting)
     risk = setting.speculation
@@ -181,7 +190,7 @@ def replay(
             f"{mode} needs a trace with dependencies by value (the column depends_on), which a run "
             "in memory records from its first step on; omit this mode"
         )
-    _check_calls_fit(trace, setting)
+    check_calls_fit(trace, setting.fleet)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
         graph = graph or mine_dependencies(trace, setting)
@@ -240,11 +249,6 @@ def cache_choice(setting: Setting) -> CacheChoice | None:
     return CacheChoice(named(REUSES, setting.reuse)(), setting.fleet)
 
 
-def check_models(trace: Trace, fleet: SimulatedFleet) -> None:
-    """Raise MetropolisError if a call's model is hosted by no instance of `fleet`."""
-    fleet.check_hosts(trace.calls.models[index] for index in np.unique(trace.calls.model).tolist())
-
-
 def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy, Dispatcher]:
     """The policy and dispatcher of a replay, by name; None: the least used instance.
 
@@ -260,24 +264,6 @@ def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy,
     except RequestRefusedError as error:
         raise MetropolisError(f"policy {policy!r} is not for replays: {error}") from error
     return make(), named(DISPATCHERS, "least_used" if dispatcher is None else dispatcher)(fleet)
-
-
-def _check_calls_fit(trace: Trace, setting: Setting) -> None:
-    """Raise MetropolisError if a call does not fit into one of the instances, when empty."""
-    calls = trace.calls
-    if not len(calls):
-        return
-    largest = int(np.argmax(calls.prompt_tokens.astype(np.int64) + calls.output_tokens))
-    prompt, output = int(calls.prompt_tokens[largest]), int(calls.output_tokens[largest])
-    for kind in setting.fleet.kinds:
-        try:
-            _core.InstancePool.check_fits(kind.profile, _core.Request(prompt, output))
-        except ValueError as error:
-            raise MetropolisError(
-                f"step {calls.step[largest]}, agent {trace.meta.agents[calls.agent[largest]]!r}: "
-                f"a call of {prompt} prompt and {output} output tokens does not fit an instance of "
-                f"{kind.name}, which holds {kind.profile.kv_capacity_tokens} KV tokens"
-            ) from error
 
 
 def _run(
