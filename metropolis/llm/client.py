@@ -29,6 +29,7 @@ from metropolis.llm.base import (
     check_completion,
 )
 from metropolis.llm.call_log import in_strand
+from metropolis.llm.client_arguments import check_arguments
 from metropolis.llm.journal import Answers, Key, key_of
 from metropolis.llm.limits import Gate, Need, Turn, worker_share
 from metropolis.llm.model_choice import ModelChoice
@@ -36,7 +37,6 @@ from metropolis.llm.outage import Outage
 from metropolis.llm.pauses import Pauses
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_max
 from metropolis.llm.usage import FREE, Prices, Purchases, Usage, total
-from metropolis.types import MetropolisError
 
 BACKOFF_MAX_S = 30.0  # longest pause before a retry
 PATIENCE_S = 300.0
@@ -83,21 +83,21 @@ class Client:
         models: ModelChoice | None = None,
         seed: int = 0,
     ) -> None:
-        for name, value, least in (
-            ("concurrency", concurrency, 1),
-            ("retries", retries, 0),
-            ("requests_per_minute", requests_per_minute, 1),
-            ("tokens_per_minute", tokens_per_minute, 1),
-            ("max_tokens", max_tokens, 0),
-            ("max_cost", max_cost, 0),
-            ("patience_s", patience_s, 0),
-        ):
-            if value is not None and not value >= least:
-                raise MetropolisError(f"{name} is {value}; it must be at least {least}")
-        if not timeout_s > 0:
-            raise MetropolisError(f"timeout_s is {timeout_s}; it must be above 0")
-        if max_cost is not None and prices is None:
-            raise MetropolisError("max_cost needs prices: give the price of a million tokens")
+        check_arguments(
+            backend,
+            journal,
+            concurrency=concurrency,
+            timeout_s=timeout_s,
+            retries=retries,
+            patience_s=patience_s,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            max_tokens=max_tokens,
+            max_cost=max_cost,
+            prices=prices,
+            models=models,
+            seed=seed,
+        )
         self.backend, self.models = backend, models or ModelChoice()
         self.timeout_s, self.retries, self.patience_s = timeout_s, retries, patience_s
         self.journal: Answers | None = None

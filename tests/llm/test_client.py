@@ -29,7 +29,6 @@ from metropolis.llm import (
     UnreachableError,
 )
 from metropolis.llm.tokens import approximate_tokens, prompt_tokens_max
-from metropolis.types import MetropolisError
 from tests.llm.fakes import Fake, request
 from tests.llm.virtual_loop import run_virtually
 
@@ -344,22 +343,6 @@ def test_usage_is_kept_by_function() -> None:
     assert plan.cost == pytest.approx((10 * 2 + 14 * 10) / 1e6)
     assert (plan.latency_s, plan.latency_max_s, plan.mean_latency_s) == (2, 1, 1)
     assert client.total.calls == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"concurrency": 0}, "concurrency is 0"),
-        ({"retries": -1}, "retries is -1"),
-        ({"timeout_s": 0}, "timeout_s is 0"),
-        ({"requests_per_minute": 0}, "requests_per_minute is 0"),
-        ({"max_cost": float("nan"), "prices": Prices(1, 1)}, "max_cost is nan"),
-        ({"max_cost": 1.0}, "max_cost needs prices"),
-    ],
-)
-def test_invalid_settings_are_refused(options: dict[str, object], sentence: str) -> None:
-    with pytest.raises(MetropolisError, match=sentence):
-        Client(Fake(), **options)  # type: ignore[arg-type]
 
 
 def away_until(back_s: float) -> Fake:

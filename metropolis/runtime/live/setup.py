@@ -11,6 +11,7 @@ from typing import Any
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
 from metropolis.llm.client import Client
+from metropolis.llm.client_arguments import backend_flaw
 from metropolis.names import cut
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.live.configuration import RunConfiguration
@@ -24,7 +25,6 @@ RADIUS_MAX = 1e14
 """Maximum of finite radii: the core accepts 1e15, and rules add velocities."""
 VELOCITY_MAX = 1e9
 """The core's limit."""
-METHODS_OF_BACKENDS = ("check", "complete", "stream", "close")
 
 
 def client_of(llm: Any, world: World) -> Client:
@@ -35,13 +35,9 @@ def client_of(llm: Any, world: World) -> Client:
     if isinstance(llm, Client):
         return llm
     backend: Backend = Scripted(world.author) if llm is None else llm
-    missing = [one for one in METHODS_OF_BACKENDS if not callable(getattr(llm, one, None))]
-    if llm is not None and (isinstance(llm, type) or missing):
-        given = "a text" if isinstance(llm, str) else cut(llm)  # it may contain a password
-        if 0 < len(missing) < len(METHODS_OF_BACKENDS):
-            given += f", without the method {missing[0]} of a backend"
+    if flaw := backend_flaw(backend):
         raise MetropolisError(
-            f"llm is {given}; it should be a metropolis.Client, a backend such as "
+            f"llm is {flaw}; it should be a metropolis.Client, a backend such as "
             "metropolis.llm.connect.connect makes of a URL, or None"
         )
     return Client(backend)
