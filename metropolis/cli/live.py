@@ -31,7 +31,7 @@ from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory, TakenError
 from metropolis.runtime.live.configuration import check_extras
 from metropolis.runtime.live.result import INTERRUPTED, RunResult
-from metropolis.runtime.live.setup import check_steps
+from metropolis.runtime.live.setup import checked_steps
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.live.stored import MEMORY, portable_address
 from metropolis.sim.virtual import VirtualInstances
@@ -104,7 +104,7 @@ def run_scenario(
         check_viewer()
     steps = options.last_step(scenario)  # raises on a wrong length
     if resume and out is not None:
-        check_steps(steps, RunDirectory(out).intact_steps)  # before repeated steps are cut off
+        checked_steps(steps, RunDirectory(out).intact_steps)  # before repeated steps are cut off
     backend = checked_backend(options, scenario)  # before the folder is created
     try:
         simulation, folder = _create_run(

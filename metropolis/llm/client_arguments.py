@@ -8,7 +8,7 @@ from metropolis.llm.model_choice import ModelChoice
 from metropolis.llm.usage import Prices
 from metropolis.names import cut
 from metropolis.types import MetropolisError
-from metropolis.world.checks import check_number, check_seed, whole_number
+from metropolis.world.checks import check_number, seed_of, whole_number
 
 METHODS_OF_BACKENDS = ("check", "complete", "stream", "close")
 METHODS_OF_JOURNALS = ("get", "answers", "put", "flush", "close")
@@ -61,7 +61,7 @@ def check_arguments(backend: Any, journal: Any, **given: Any) -> None:
             raise MetropolisError(f"{name} is {cut(given[name])}; it should be a {right}, or None")
     if "max_cost" in given and given["prices"] is None:
         raise MetropolisError("max_cost needs prices: give the price of a million tokens")
-    check_seed(given["seed"])
+    seed_of(given["seed"])
 
 
 def _missing(given: Any, methods: tuple[str, ...]) -> list[str]:

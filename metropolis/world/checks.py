@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from inspect import iscoroutinefunction
 from math import inf
@@ -50,27 +50,39 @@ def check_world_parts(world: Any, agents: Any) -> None:
             )
 
 
-def check_seed(seed: Any, name: str = "seed") -> None:
-    """Raise MetropolisError unless `seed` is an int from 0 to SEED_MAX."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= SEED_MAX:
-        raise MetropolisError(
-            f"{name} is {cut(seed)}; it should be a whole number from 0 to {SEED_MAX}"
-        )
-
-
-def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
+def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """`value` as an int, also one of NumPy.
 
-    Raises MetropolisError unless it is a whole number from `least` to `most`.
+    Raises MetropolisError unless it is a whole number, from `least` to `most` if they are given.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < least or (most is not None and number > most):
-        bounds = f", at least {least}" if most is None else f" from {least} to {most}"
+    is_low = number is not None and least is not None and number < least
+    is_high = number is not None and most is not None and number > most
+    if number is None or is_low or is_high:
+        bounds = "" if least is None else f", at least {least}"
+        bounds = bounds if most is None else f" from {least} to {most}"
         raise MetropolisError(f"{name} is {cut(value)}; it should be a whole number{bounds}")
     return number
+
+
+def seed_of(seed: Any, name: str = "seed") -> int:
+    """`seed` as an int. Raises MetropolisError unless it is from 0 to SEED_MAX."""
+    return whole_number(name, seed, 0, SEED_MAX)
+
+
+def check_options(options: Any, name: str = "options") -> None:
+    """Raise MetropolisError unless `options` are a dictionary, or None."""
+    if not isinstance(options, Mapping | None):
+        raise MetropolisError(f"{name} is {cut(options)}; it should be a dictionary, or None")
+
+
+def check_function(name: str, function: Any) -> None:
+    """Raise MetropolisError unless `function` can be called, or is None."""
+    if function is not None and not callable(function):
+        raise MetropolisError(f"{name} is {cut(function)}; it should be a function, or None")
 
 
 def check_number(name: str, value: Any, least: float = 0.0) -> None:

@@ -9,14 +9,13 @@ from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from random import Random
-from types import MappingProxyType
 from typing import Any
 
 from metropolis.names import cut, did_you_mean
 from metropolis.notebook.card import card, listed
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World, drawings_of, facts_of
-from metropolis.world.checks import check_seed, check_world_parts
+from metropolis.world.checks import check_options, check_world_parts, seed_of, whole_number
 from metropolis.world.record import StepRecord
 from metropolis.world.scenario_options import keyword_arguments
 from metropolis.world.user_code import file_of, load_function, names_file
@@ -76,11 +75,7 @@ class Scenario:
                 raise MetropolisError(
                     f"the scenario's {name} is {cut(value)}; it should be a function"
                 )
-        steps: Any = self.steps
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise MetropolisError(
-                f"the scenario's steps is {cut(steps)}; it should be a whole number, at least 1"
-            )
+        object.__setattr__(self, "steps", whole_number("the scenario's steps", self.steps, 1))
         if self.author is not None:
             self.world.author = self.author
 
@@ -106,25 +101,26 @@ def make_scenario(
     *,
     agents: int | None = None,
     seed: int = 0,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: Mapping[str, Any] | None = None,
 ) -> Scenario:
     """Make the scenario `name`; `agents` is their number, None: the world's default.
 
     `name` is an installed world, a folder such as `metropolis world import-genagent` writes, or
     `FILE.py` or `FILE.py:FUNCTION` with a function like those of the entry points (by default
     `make`). `options` are its other keyword arguments; texts are converted to their types. Raises
-    MetropolisError when the world or an option does not exist.
+    MetropolisError when the world or an option does not exist, and on a wrong number.
     """
-    if not isinstance(name, str | Path):
+    if not isinstance(name, str | Path) or name == "":
         raise MetropolisError(
             f"the world is {name!r}; it should be a name, a folder, or FILE.py:FUNCTION as text"
         )
-    if agents is not None and (not isinstance(agents, int) or isinstance(agents, bool)):
-        raise MetropolisError(f"agents is {agents!r}; it should be a whole number, or None")
-    check_seed(seed)
+    if agents is not None:
+        agents = whole_number("agents", agents, 1)
+    seed = seed_of(seed)
+    check_options(options)
     name = str(name)
     maker = _maker(name)
-    scenario = maker(agents=agents, seed=seed, **keyword_arguments(maker, name, options))
+    scenario = maker(agents=agents, seed=seed, **keyword_arguments(maker, name, options or {}))
     if not isinstance(scenario, Scenario):
         raise MetropolisError(
             f"the function of the world {name!r} returned a value of type "

@@ -82,6 +82,14 @@ def test_a_world_that_makes_no_sense_is_refused_first(
     assert Simulation(world, walkers(world), out=tmp_path / "run").run(1).steps == 1
 
 
+def test_what_is_no_function_is_told_before_the_run_begins() -> None:
+    world = Meadow(2)
+    simulation = Simulation(world, walkers(world), seed=np.int64(3))
+    with pytest.raises(MetropolisError, match="on_step is 3; it should be a function, or None"):
+        simulation.run(2, on_step=3)  # type: ignore[arg-type]
+    assert simulation.run(np.int64(2)).seed == 3
+
+
 @pytest.mark.parametrize("steps", ["12", 2.5, None, True])
 def test_steps_that_are_no_number_are_told(steps: Any) -> None:
     world = Meadow(2)

@@ -3,14 +3,16 @@
 import re
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from metropolis import Agent, MetropolisError, Scenario, check_world
 from metropolis.runtime.checks.check_world import findings
 from metropolis.world.digest import digest, mutable_parts
-from metropolis.world.scenario import scenario_names
+from metropolis.world.scenario import make_scenario, scenario_names
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 from tests.world.planted import PLANTED, DrawsInReset, Yard, yard
 
@@ -88,15 +90,36 @@ def test_agents_are_needed() -> None:
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ({"steps": 0}, "steps is 0; it should be a whole number >= 1"),
+        ({"steps": 0}, "steps is 0; it should be a whole number, at least 1"),
         ({"steps": 2.5}, "steps is 2.5"),
-        ({"schedules": -1}, "schedules is -1; it should be a whole number >= 0"),
+        ({"schedules": -1}, "schedules is -1; it should be a whole number, at least 0"),
         ({"seeds": ()}, "there are no seeds"),
+        ({"seeds": 5}, "seeds is 5; it should be a list of whole numbers"),
+        ({"seeds": "ab"}, "seeds is 'ab'; it should be a list of whole numbers"),
+        ({"seeds": [-1]}, "a seed is -1; it should be a whole number from 0"),
+        ({"options": 5}, "options is 5; it should be a dictionary, or None"),
+        ({"author": 5}, "author is 5; it should be a function, or None"),
+        ({"agents": 0}, "agents is 0; it should be a whole number, at least 1"),
+        ({"agents": yard().agents}, r"agents is \[.*; it should be a whole number, at least 1"),
+        ({"world": yard, "agents": 3}, "agents is 3, but a scenario function makes its own; omit"),
+        ({"world": 3}, "the world is 3; it should be a World, a name, or a scenario function"),
     ],
 )
 def test_checks_that_would_check_nothing_are_refused(option: dict[str, Any], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=sentence):
-        check_world("smallville", 2, **option)
+        check_world(**{"world": "smallville", "agents": 2} | option)
+
+
+@pytest.mark.parametrize("world", ["minimal", Path("minimal"), lambda: make_scenario("minimal")])
+def test_the_author_answers_beside_a_name_and_a_function(world: Any) -> None:
+    asked = []
+
+    def answer(request: Any, _draw: Any) -> str:
+        asked.append(request)
+        return "hm"
+
+    check_world(world, author=answer, seeds=np.arange(1), steps=np.int64(12), schedules=0)
+    assert asked
 
 
 def test_what_is_shared_is_told_apart_from_what_is_equal() -> None:

@@ -8,9 +8,10 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from metropolis import Client, Entity, MetropolisError, Simulation, fork
+from metropolis import Client, Entity, MetropolisError, Simulation, fork, verify
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.store.embedded import EmbeddedServer
 from tests.runtime.test_slips import Person, Room, people
@@ -115,7 +116,12 @@ def test_the_agents_of_a_run_do_not_change(
     ("options", "sentence"),
     [
         ({"seed": "1"}, "seed is '1'; it should be a whole number"),
-        ({"at": 1.0}, "at is 1.0; it should be a step"),
+        ({"at": 1.0}, "at is 1.0; it should be a whole number"),
+        ({"at": True}, "at is True; it should be a whole number"),
+        ({"options": 3}, "options is 3; it should be a dictionary, or None"),
+        ({"about": 3}, "about is 3; it should be a dictionary, or None"),
+        ({"about": {"a": nan}}, r"about\['a'\] is nan; it should be plain data"),
+        ({"on_step": 3}, "on_step is 3; it should be a function, or None"),
         ({"edit": "forget.py"}, "edit is 'forget.py'; it should be a function"),
     ],
 )
@@ -124,6 +130,28 @@ def test_a_fork_checks_its_arguments(options: Any, sentence: str, tmp_path: Path
     with pytest.raises(MetropolisError, match=sentence):
         fork(tmp_path / "run", Room(), people(), **{"at": 1, "out": tmp_path / "b", **options})
     assert not (tmp_path / "b").exists()
+
+
+def test_a_branch_is_not_within_its_run(tmp_path: Path) -> None:
+    Simulation(Room(), people(), out=tmp_path / "run").run(2)
+    with pytest.raises(MetropolisError, match=r"is within the run .*, which is only read; name an"):
+        fork(tmp_path / "run", Room(), people(), at=1, out=tmp_path / "run" / "b")
+    fork(tmp_path / "run", Room(), people(), at=np.int64(1), out=tmp_path / "run-b")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"options": 3}, "options is 3; it should be a dictionary, or None"),
+        ({"seed": "x"}, "seed is 'x'; it should be a whole number from 0"),
+        ({"on_step": 3}, "on_step is 3; it should be a function, or None"),
+        ({"should_stop": 3}, "should_stop is 3; it should be a function, or None"),
+    ],
+)
+def test_a_verification_checks_its_arguments(options: Any, sentence: str, tmp_path: Path) -> None:
+    Simulation(Room(), people(), out=tmp_path / "run").run(2)
+    with pytest.raises(MetropolisError, match=sentence):
+        verify(tmp_path / "run", Room(), people(), **options)
 
 
 def test_a_field_with_the_name_of_a_method_is_declared(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from metropolis.types import MetropolisError
@@ -50,12 +52,24 @@ def test_draws_are_their_own() -> None:
         ({"name": 3}, "the world is 3; it should be a name"),
         ({"name": "minimal", "agents": "5"}, "agents is '5'; it should be a whole number"),
         ({"name": "minimal", "agents": 2.5}, "agents is 2.5; it should be a whole number"),
+        ({"name": ""}, "the world is ''; it should be a name, a folder, or FILE.py:FUNCTION"),
+        ({"name": "minimal", "agents": 0}, "agents is 0; it should be a whole number, at least 1"),
+        ({"name": "minimal", "agents": -1}, "agents is -1; it should be a whole number, at least"),
+        ({"name": "minimal", "options": 3}, "options is 3; it should be a dictionary, or None"),
         ({"name": "minimal", "seed": None}, "seed is None; it should be a whole number"),
     ],
 )
 def test_arguments_of_a_wrong_type_are_told(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=re.escape(sentence)):
         make_scenario(**given)
+
+
+def test_numbers_of_numpy_are_whole_numbers() -> None:
+    made = make_scenario("minimal", agents=np.int32(3), seed=np.uint8(7), options=None)  # type: ignore[arg-type]
+    assert made.world.reset(seed=7, options={}) == make_scenario("minimal", agents=3).world.reset(
+        seed=7, options={}
+    )
+    assert type(replace(made, steps=np.int64(9)).steps) is int
 
 
 @pytest.mark.parametrize("world", ["smallville", "largeville", "city"])

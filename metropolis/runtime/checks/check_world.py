@@ -9,15 +9,17 @@ random delays, and interrupted and resumed; all histories must be equal.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import gymnasium
 
 from metropolis.llm.backends.scripted import Author
+from metropolis.names import cut
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.checks.mutation_check import Watch, global_draws
 from metropolis.runtime.checks.other_hashes import as_read, records_with_other_hashes
@@ -30,6 +32,7 @@ from metropolis.runtime.checks.randomized_runs import (
 from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
+from metropolis.world.checks import check_function, check_options, seed_of, whole_number
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import check_saved, copies_of, restore, save
 from metropolis.world.scenario import Scenario, make_scenario
@@ -47,24 +50,38 @@ class Finding:
 
 
 def check_world(
-    world: World | str | Callable[[], Scenario],
+    world: World | str | Path | Callable[[], Scenario],
     agents: Sequence[Agent] | int | None = None,
-    **options: Any,
+    *,
+    author: Author | None = None,
+    seeds: Iterable[int] = (0, 1),
+    steps: Step = 30,
+    schedules: int = 3,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Raise MetropolisError with the first finding; return if there is none.
 
     Args: see `findings`.
     """
-    for finding in findings(world, agents, **options):
+    found = findings(
+        world,
+        agents,
+        author=author,
+        seeds=seeds,
+        steps=steps,
+        schedules=schedules,
+        options=options,
+    )
+    for finding in found:
         raise MetropolisError(finding.sentence)
 
 
 def findings(
-    world: World | str | Callable[[], Scenario],
+    world: World | str | Path | Callable[[], Scenario],
     agents: Sequence[Agent] | int | None = None,
     *,
     author: Author | None = None,
-    seeds: Sequence[int] = (0, 1),
+    seeds: Iterable[int] = (0, 1),
     steps: Step = 30,
     schedules: int = 3,
     options: Mapping[str, Any] | None = None,
@@ -81,17 +98,22 @@ def findings(
         schedules: number of random schedules under each rule.
         options: for `World.reset`.
     """
-    for name, count, least in ("steps", steps, 1), ("schedules", schedules, 0):
-        if type(count) is not int or count < least:
-            raise MetropolisError(f"{name} is {count!r}; it should be a whole number >= {least}")
-    if not seeds:
+    steps = whole_number("steps", steps, 1)
+    schedules = whole_number("schedules", schedules, 0)
+    check_options(options)
+    check_function("author", author)
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise MetropolisError(f"seeds is {cut(seeds)}; it should be a list of whole numbers")
+    if not (numbers := [seed_of(seed, "a seed") for seed in seeds]):
         raise MetropolisError("there are no seeds; at least one is needed")
+    if isinstance(world, Path):
+        world = f"{world}"
     found: list[Finding] = []
-    for seed in seeds:
+    for seed in numbers:
         make = _maker(world, agents, author, seed)
         elsewhere = None
         if isinstance(world, str) and author is None and not options:
-            number = _count(agents)
+            number = None if agents is None else whole_number("agents", agents, 1)
             elsewhere = partial(records_with_other_hashes, world, number, seed, steps)
         try:
             found += _Check(make, seed, steps, schedules, options or {}, elsewhere).findings()
@@ -107,27 +129,29 @@ def _maker(
     seed: int,
 ) -> Callable[[], Scenario]:
     if isinstance(world, str):
-        return partial(make_scenario, world, agents=_count(agents), seed=seed)
+        # make_scenario refuses what is no number
+        number: Any = agents
+        return partial(_made, partial(make_scenario, world, agents=number, seed=seed), author)
     if not isinstance(world, World):
         if not callable(world):
             raise MetropolisError(
-                f"the world is {world!r}; it should be a World, a name, or a scenario function"
+                f"the world is {cut(world)}; it should be a World, a name, or a scenario function"
             )
-        return partial(_made, world)
-    if agents is None or isinstance(agents, int):
+        if agents is not None:
+            raise MetropolisError(
+                f"agents is {cut(agents)}, but a scenario function makes its own; omit agents"
+            )
+        return partial(_made, world, author)
+    if not isinstance(agents, Sequence) or isinstance(agents, str):
         raise MetropolisError(f"the world {world.name!r} needs its agents; pass them after it")
     return lambda: Scenario(world, copies_of(agents), author)
 
 
-def _count(agents: Sequence[Agent] | int | None) -> int | None:
-    return agents if isinstance(agents, int) else None
-
-
-def _made(make: Callable[[], Scenario]) -> Scenario:
+def _made(make: Callable[[], Scenario], author: Author | None) -> Scenario:
     scenario = make()
     if not isinstance(scenario, Scenario):
         raise MetropolisError(f"{make!r} makes {scenario!r}; it should make a metropolis.Scenario")
-    return scenario
+    return scenario if author is None else replace(scenario, author=author)
 
 
 class _Check:

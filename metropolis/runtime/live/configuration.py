@@ -13,7 +13,7 @@ from metropolis.names import check_name, cut
 from metropolis.store.factory import check_installed
 from metropolis.types import MetropolisError
 from metropolis.workers.watchdog import STALL_S
-from metropolis.world.checks import check_number, check_seed
+from metropolis.world.checks import check_number, check_options, seed_of
 
 LEASE_S_MIN, LEASE_S_MAX = 0.001, 1e6
 LIVE_MODES = ("sequential", "lockstep", "out_of_order", "optimistic")
@@ -86,7 +86,7 @@ class RunConfiguration:
     def __post_init__(self) -> None:
         check_name("mode", self.mode, LIVE_MODES)
         check_name("rule", self.rule, LIVE_RULES)
-        check_seed(self.seed)
+        object.__setattr__(self, "seed", seed_of(self.seed))
         if self.waste_budget is not None:
             check_number("waste_budget", self.waste_budget)
             if self.waste_budget > 1:
@@ -110,8 +110,7 @@ class RunConfiguration:
                 "FILE.py:CLASS, as text, or None"
             )
         for name in ("options", "about"):
-            if not isinstance(value := getattr(self, name), Mapping | None):
-                raise MetropolisError(f"{name} is {cut(value)}; it should be a dictionary, or None")
+            check_options(getattr(self, name), name)
         for name in ("checkpoint_wall_s", "stall_s"):
             check_number(name, getattr(self, name))
         check_number("lease_s", self.lease_s, LEASE_S_MIN)
@@ -119,7 +118,7 @@ class RunConfiguration:
             raise MetropolisError(
                 f"lease_s is {self.lease_s!r}; it should be at most {LEASE_S_MAX:g} seconds"
             )
-        _check_plain(self.about or {})
+        check_plain(self.about or {})
         on_ray, count = parse_workers(self.workers)
         if self.mode == "optimistic" and not on_ray and count != 1:
             raise MetropolisError(
@@ -165,7 +164,8 @@ def parse_workers(workers: int | str) -> tuple[bool, int | None]:
     return on_ray, int(number) if number else None
 
 
-def _check_plain(about: Mapping[Any, Any]) -> None:
+def check_plain(about: Mapping[Any, Any]) -> None:
+    """Raise MetropolisError unless run.json can keep `about`."""
     for key, value in about.items():
         if not isinstance(key, str):
             raise MetropolisError(f"about has the key {cut(key)}; its keys should be texts")

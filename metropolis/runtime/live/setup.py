@@ -17,6 +17,7 @@ from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.types import AgentError, MetropolisError, Position, Step
 from metropolis.world.base import World
+from metropolis.world.checks import whole_number
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.user_errors import describe_error, explain
 from metropolis.world.view import Reach
@@ -171,14 +172,17 @@ def checked_reach(world: World) -> Reach:
     return reach
 
 
-def check_steps(steps: Step, recorded: Step) -> None:
-    """Raise MetropolisError unless a run of which `recorded` steps are known can end at `steps`."""
-    if not isinstance(steps, int) or isinstance(steps, bool):
-        raise MetropolisError(f"steps is {steps!r}; it should be a whole number")
+def checked_steps(steps: Step, recorded: Step) -> Step:
+    """`steps` as an int.
+
+    Raises MetropolisError unless a run of which `recorded` steps are known can end there.
+    """
+    steps = whole_number("steps", steps, 0)
     if steps < recorded:
         raise MetropolisError(
             f"the run has already reached step {recorded}; it cannot end at {steps}"
         )
+    return steps
 
 
 def rule_of(configuration: RunConfiguration, reach: Reach) -> Rule:

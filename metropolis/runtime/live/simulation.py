@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from metropolis.controller.native import NativeController
 from metropolis.durable import UnwritableError
@@ -18,6 +18,7 @@ from metropolis.runtime.live.configuration import DEFAULTS, RunConfiguration, pa
 from metropolis.runtime.live.event_loop import event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
+from metropolis.runtime.live.metrics_port import metrics_server
 from metropolis.runtime.live.optimistic import OptimisticWorkerPool
 from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.recording import Recording
@@ -27,8 +28,8 @@ from metropolis.runtime.live.run_clock import RunClock, clock_since
 from metropolis.runtime.live.run_control import RunControl
 from metropolis.runtime.live.setup import (
     bodies,
-    check_steps,
     checked_reach,
+    checked_steps,
     client_of,
     initial_entities,
     rule_of,
@@ -51,13 +52,10 @@ from metropolis.workers.local import LocalWorker
 from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
-from metropolis.world.checks import check_world_parts
+from metropolis.world.checks import check_function, check_world_parts
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import restore_all
-
-if TYPE_CHECKING:
-    from metropolis.runtime.live.metrics import MetricsServer
 
 
 class Simulation:
@@ -96,7 +94,7 @@ class Simulation:
         names = [agent.name for agent in self.agents]
         initial = initial_entities(world, names, configuration.seed, configuration.options or {})
         self._reuse_guard = ReuseGuard(world, self.agents)
-        self._metrics = _metrics_server(configuration.metrics_port)
+        self._metrics = metrics_server(configuration.metrics_port)
         self._clock = RunClock(self.client.backend)
         self._recording = Recording(world, self.agents, configuration)
         virtual = self._clock.virtual is not None
@@ -130,6 +128,7 @@ class Simulation:
         An exhausted budget ends the run early (see `RunResult.stopped`). Raises LLMError if no
         agent handled a failed call, CausalityError if the world exceeds its declared bounds.
         """
+        check_function("on_step", on_step)
         for record in self.steps(steps):
             if on_step is not None:
                 on_step(record)
@@ -148,7 +147,7 @@ class Simulation:
                 "an event loop is running in this thread, as in a notebook; "
                 "use `await asyncio.to_thread(simulation.run, steps)`"
             )
-        check_steps(steps, max(self.first_step, self._recording.recorded))
+        steps = checked_steps(steps, max(self.first_step, self._recording.recorded))
         self._ran = True
         self._reuse_guard.start()
         simulated = self._clock.virtual is not None
@@ -389,12 +388,3 @@ class Simulation:
     def _generated(self) -> bool:
         """Whether no model answers."""
         return isinstance(self.client.backend, Scripted | VirtualInstances)
-
-
-def _metrics_server(port: int | None) -> MetricsServer | None:
-    if port is None:
-        return None
-    # Imported here: it takes 40 ms, and few runs serve metrics.
-    from metropolis.runtime.live.metrics import MetricsServer
-
-    return MetricsServer(port)

@@ -22,18 +22,18 @@ import msgspec
 from metropolis.durable import DamagedError
 from metropolis.line_file import Mark
 from metropolis.llm.journal import Journal, read_journal
-from metropolis.names import cut
 from metropolis.runtime.folder.calls_file import CallsFile, read_calls
 from metropolis.runtime.folder.checkpoint import Checkpoint, Past
 from metropolis.runtime.folder.history import HistoryWriter, line_of, read_history
 from metropolis.runtime.folder.run_directory import Origin, RunDirectory
+from metropolis.runtime.live.configuration import check_plain
 from metropolis.runtime.reruns.edit_context import Edit, edited
 from metropolis.runtime.reruns.rerun import Rerun
 from metropolis.timeline.reader import TimelineFollower
 from metropolis.timeline.writer import write_timeline
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
-from metropolis.world.checks import check_seed
+from metropolis.world.checks import check_function, check_options, seed_of, whole_number
 from metropolis.world.record import StepRecord
 
 
@@ -70,12 +70,17 @@ def fork(
     from its own answers, or if the edited state is no valid start of a run.
     """
     if seed is not None:
-        check_seed(seed)
-    if edit is not None and not callable(edit):
-        raise MetropolisError(f"edit is {cut(edit)}; it should be a function, or None")
-    if not isinstance(at, int):
-        raise MetropolisError(f"at is {cut(at)}; it should be a step, a whole number")
+        seed = seed_of(seed)
+    check_function("edit", edit)
+    check_function("on_step", on_step)
+    check_options(about, "about")
+    check_plain(about or {})
+    at = whole_number("at", at)
     origin, branch = RunDirectory(Path(run)), RunDirectory(Path(out))
+    if origin.root.resolve() in branch.root.resolve().parents:
+        raise MetropolisError(
+            f"{out}: is within the run {run}, which is only read; name another folder"
+        )
     rerun = Rerun(origin, world, agents, options or {})
     described = origin.read()
     lineage = origin.lineage

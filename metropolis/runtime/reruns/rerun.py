@@ -23,6 +23,7 @@ from metropolis.runtime.live.setup import initial_entities
 from metropolis.runtime.live.stored import Start
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
+from metropolis.world.checks import check_options
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import copies_of, restore_all, save
 from metropolis.world.scenario import Scenario
@@ -86,6 +87,7 @@ class Rerun:
         agents: Sequence[Agent],
         options: Mapping[str, Any],
     ) -> None:
+        check_options(options)
         check_unused(agents)
         about = origin.read()
         if about["world"] != world.name:

@@ -18,6 +18,7 @@ from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.rerun import Rerun
 from metropolis.types import AgentError, CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
+from metropolis.world.checks import check_function, seed_of, whole_number
 from metropolis.world.record import StepRecord
 from metropolis.world.user_errors import explanation_of
 
@@ -83,8 +84,8 @@ def verify(
     steps: Step | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-    on_step: Callable[[StepRecord], object] = lambda _: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    on_step: Callable[[StepRecord], object] | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Verified:
     """Compare the history of the run in the folder `run` with lockstep's; the folder is only read.
 
@@ -101,8 +102,12 @@ def verify(
     if there is no run, if `agents` have been used in a run, or if all its answers were bought
     where no journal is kept. Errors not caused by the world or the agents are passed on.
     """
-    if steps is not None and (not isinstance(steps, int) or steps < 1):
-        raise MetropolisError(f"steps is {steps!r}; it should be a whole number, at least 1")
+    if steps is not None:
+        steps = whole_number("steps", steps, 1)
+    seed = seed_of(seed)
+    check_function("on_step", on_step)
+    check_function("should_stop", should_stop)
+    on_step, should_stop = on_step or (lambda _: None), should_stop or (lambda: False)
     rerun = Rerun(RunDirectory(Path(run)), world, agents, options or {})
     recorded, lineage = rerun.origin.recorded_steps, rerun.origin.lineage
     if rerun.answers.answered and not len(rerun.answers):
