@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from metropolis.adapters.session import ControlledAgent, Episode, bodies_of, scenario_of, text_map
+from metropolis.adapters.session import (
+    RENDER_MODES,
+    ControlledAgent,
+    Episode,
+    RenderMode,
+    bodies_of,
+    check_agent,
+    check_render_mode,
+    cycles_of,
+    scenario_of,
+    text_map,
+)
 from metropolis.runtime.live.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
+from metropolis.world.checks import seed_of
 
 try:
     from pettingzoo import ParallelEnv
@@ -40,17 +53,19 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
 
     def __init__(
         self,
-        world: World | str,
+        world: World | str | Path,
         *,
         agents: int | None = None,
         scenario_seed: int = 0,
         max_cycles: int | None = None,
-        render_mode: str | None = None,
+        render_mode: RenderMode | None = None,
     ) -> None:
+        check_render_mode(render_mode)
+        scenario_seed = seed_of(scenario_seed, "scenario_seed")
         _, scenario = scenario_of(world, agents, scenario_seed)
         self.world = scenario.world
-        self.metadata = {"name": self.world.name, "render_modes": ["ansi"]}
-        self.max_cycles = scenario.steps if max_cycles is None else max_cycles
+        self.metadata = {"name": self.world.name, "render_modes": [*RENDER_MODES]}
+        self.max_cycles = cycles_of(max_cycles, scenario)
         self.render_mode = render_mode
         self.possible_agents = bodies_of(reset(self.world, scenario_seed, {}))
         self.agents: list[str] = []
@@ -62,8 +77,12 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, Infos]:
-        """Start a new episode. Raises MetropolisError if the seed changes the set of agents."""
+        """Start a new episode.
+
+        Raises MetropolisError on a wrong seed, and if it changes the set of agents.
+        """
         if seed is not None:
+            seed = seed_of(seed)
             self._draw = np.random.default_rng(seed)
         chosen = int(self._draw.integers(2**31)) if seed is None else seed
         self.close()
@@ -77,6 +96,8 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
     ) -> tuple[Observations, dict[str, float], dict[str, bool], dict[str, bool], Infos]:
         """Run a step of all agents. Raises MetropolisError on a missing or invalid action."""
         episode = self._running_episode()
+        for name in actions:
+            check_agent(self.world, name, self.possible_agents)
         if missing := [name for name in self.agents if name not in actions]:
             raise MetropolisError(f"step {episode.step}: there is no action for {missing[0]!r}")
         episode.act({name: actions[name] for name in self.agents})
@@ -94,11 +115,11 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
         """The agent's copy of the space, which can be seeded."""
-        return _own(self.observation_spaces, agent, self.world.observation_space)
+        return self._own(self.observation_spaces, agent, self.world.observation_space)
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
         """The agent's copy of the space, which can be seeded."""
-        return _own(self.action_spaces, agent, self.world.action_space)
+        return self._own(self.action_spaces, agent, self.world.action_space)
 
     def render(self) -> str | None:
         """Return the agents' positions as text, in the mode `ansi`."""
@@ -120,13 +141,13 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
             raise MetropolisError(f"the world {self.world.name!r} is not reset; call reset first")
         return self._episode
 
-
-def _own(
-    spaces: dict[str, gymnasium.Space[Any]], agent: str, space: gymnasium.Space[Any]
-) -> gymnasium.Space[Any]:
-    if agent not in spaces:
-        spaces[agent] = deepcopy(space)
-    return spaces[agent]
+    def _own(
+        self, spaces: dict[str, gymnasium.Space[Any]], agent: str, space: gymnasium.Space[Any]
+    ) -> gymnasium.Space[Any]:
+        check_agent(self.world, agent, self.possible_agents)
+        if agent not in spaces:
+            spaces[agent] = deepcopy(space)
+        return spaces[agent]
 
 
 parallel_env = ParallelWorld

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, get_args
 from weakref import finalize
 
 import gymnasium
@@ -18,12 +19,14 @@ import numpy as np
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
+from metropolis.names import check_name, cut, shortened
 from metropolis.runtime.live.reuse import mark_used
 from metropolis.runtime.live.setup import reset
 from metropolis.types import Dispatch, MetropolisError, Position
 from metropolis.workers.event_loop import complete
 from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
+from metropolis.world.checks import check_options, whole_number
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.scenario import Scenario, make_scenario
 from metropolis.world.spaces import misfit
@@ -32,6 +35,8 @@ from metropolis.world.view import View
 
 Policy = Callable[[str, Any], Any]
 """(agent, observation) -> action."""
+RenderMode = Literal["ansi"]
+RENDER_MODES = get_args(RenderMode)
 
 
 class ControlledAgent(Agent):
@@ -50,15 +55,19 @@ class ControlledAgent(Agent):
 
 
 class PolicyAgent(ControlledAgent):
-    """An agent controlled by `policy`."""
+    """An agent controlled by `policy`, whose actions are in `space`."""
 
-    def __init__(self, name: str, policy: Policy) -> None:
+    def __init__(self, name: str, policy: Policy, space: gymnasium.Space[Any]) -> None:
         super().__init__(name)
-        self.policy = policy
+        self.policy, self.space = policy, space
 
     async def proceed(self, observation: Any, llm: Any) -> Any:  # noqa: ARG002
-        """Return the policy's action."""
-        return self.policy(self.name, observation)
+        """Return the policy's action. Raises MetropolisError if it is outside of the space."""
+        action = self.policy(self.name, observation)
+        if action not in self.space:
+            what = misfit("the action that others returned", action, self.space)
+            raise MetropolisError(f"agent {self.name!r}: {what}")
+        return action
 
 
 class RandomAgent(ControlledAgent):
@@ -84,6 +93,7 @@ class Episode:
         seed: int,
         options: Mapping[str, Any],
     ) -> None:
+        check_options(options)
         self.world, self.step = world, 0
         entities = reset(world, seed, options)
         self.names = bodies_of(entities)
@@ -145,12 +155,20 @@ def _free(worker: LocalWorker, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def scenario_of(
-    world: World | str, agents: int | None, scenario_seed: int
+    world: World | str | Path, agents: int | None, scenario_seed: int
 ) -> tuple[Callable[[], Scenario], Scenario]:
-    """A factory of the scenario with new agents, and one such scenario."""
+    """A factory of the scenario with new agents, and one such scenario.
+
+    Raises MetropolisError on what is no world, and on a wrong number of agents.
+    """
     make: Callable[[], Scenario]
-    if isinstance(world, str):
+    if isinstance(world, str | Path):
         make = partial(make_scenario, world, agents=agents, seed=scenario_seed)
+    elif agents is not None:
+        raise MetropolisError(
+            f"agents is {cut(agents)}, but only a world given by its name is made with a number of "
+            "agents; omit agents"
+        )
     else:
         make = partial(Scenario, world, ())
     scenario = make()
@@ -160,6 +178,25 @@ def scenario_of(
                 f"the world {scenario.world.name!r} has no {space}; it should be a gymnasium.Space"
             )
     return make, scenario
+
+
+def cycles_of(max_cycles: int | None, scenario: Scenario) -> int:
+    """The steps of an episode. Raises MetropolisError on a number below 1."""
+    return scenario.steps if max_cycles is None else whole_number("max_cycles", max_cycles, 1)
+
+
+def check_render_mode(mode: RenderMode | None) -> None:
+    """Raise MetropolisError if there is no such mode."""
+    if mode is not None:
+        check_name("render mode", mode, RENDER_MODES)
+
+
+def check_agent(world: World, name: str, names: Sequence[str]) -> None:
+    """Raise MetropolisError unless `name` is among the `names` of the world's agents."""
+    if name not in names:
+        raise MetropolisError(
+            f"the world {world.name!r} has no agent {name!r}; there are {shortened(names, 9)}"
+        )
 
 
 def bodies_of(entities: Sequence[Entity]) -> list[str]:

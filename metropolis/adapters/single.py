@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from metropolis.adapters.session import (
+    RENDER_MODES,
     ControlledAgent,
     Episode,
     Policy,
     PolicyAgent,
     RandomAgent,
+    RenderMode,
     bodies_of,
+    check_agent,
+    check_render_mode,
+    cycles_of,
     scenario_of,
     text_map,
 )
+from metropolis.names import cut
 from metropolis.runtime.live.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
+from metropolis.world.checks import check_world_parts, seed_of
 
 
 class SingleAgentWorld(gymnasium.Env[Any, Any]):
@@ -35,31 +43,37 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         agents, scenario_seed, max_cycles, render_mode: see `metropolis.parallel_env`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 -- Gymnasium's interface
+    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 -- Gymnasium's interface
 
     def __init__(
         self,
-        world: World | str,
+        world: World | str | Path,
         *,
         agent: str | None = None,
         others: Policy | Sequence[Agent] | None = None,
         agents: int | None = None,
         scenario_seed: int = 0,
         max_cycles: int | None = None,
-        render_mode: str | None = None,
+        render_mode: RenderMode | None = None,
     ) -> None:
+        check_render_mode(render_mode)
+        scenario_seed = seed_of(scenario_seed, "scenario_seed")
         self._make, scenario = scenario_of(world, agents, scenario_seed)
         self.world, self._others = scenario.world, others
+        if isinstance(others, Sequence):
+            check_world_parts(self.world, others)
+        elif others is not None and not callable(others):
+            raise MetropolisError(
+                f"others is {cut(others)}; it should be a function (agent, observation) -> action, "
+                "or a list of metropolis.Agent"
+            )
         self.observation_space = deepcopy(self.world.observation_space)
         self.action_space = deepcopy(self.world.action_space)
-        self.max_cycles = scenario.steps if max_cycles is None else max_cycles
+        self.max_cycles = cycles_of(max_cycles, scenario)
         self.render_mode = render_mode
         names = bodies_of(reset(self.world, scenario_seed, {}))
-        if agent is not None and agent not in names:
-            raise MetropolisError(
-                f"the world {self.world.name!r} has no agent {agent!r}; there are "
-                f"{', '.join(names[:9])}{', …' if len(names) > 9 else ''}"
-            )
+        if agent is not None:
+            check_agent(self.world, agent, names)
         self.agent = names[0] if agent is None else agent
         self._names = names
         self._episode: Episode | None = None
@@ -67,7 +81,11 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode; `seed` is the world's, drawn from `np_random` if None."""
+        """Start a new episode; `seed` is the world's, drawn from `np_random` if None.
+
+        Raises MetropolisError on a wrong seed.
+        """
+        seed = None if seed is None else seed_of(seed)
         super().reset(seed=seed)
         chosen = int(self.np_random.integers(2**31)) if seed is None else seed
         self.close()
@@ -102,7 +120,9 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
             space = self.world.action_space
             return {name: own.get(name) or RandomAgent(name, space) for name in self._names}
         if callable(others):
-            return {name: PolicyAgent(name, others) for name in self._names}
+            return {
+                name: PolicyAgent(name, others, self.world.action_space) for name in self._names
+            }
         if odd := ({agent.name for agent in others} | {self.agent}) ^ set(self._names):
             raise MetropolisError(
                 f"the others do not match the world's bodies at {min(odd)!r}; there should be an "

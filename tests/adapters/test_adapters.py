@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -275,6 +276,69 @@ def test_refusals() -> None:
         "body but 'ann'",
         SingleAgentWorld(Pond(), others=[]).reset,
     )
+
+
+@pytest.mark.parametrize("make", [parallel_env, SingleAgentWorld])
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"max_cycles": 0}, "max_cycles is 0; it should be a whole number, at least 1"),
+        ({"max_cycles": "9"}, "max_cycles is '9'; it should be a whole number, at least 1"),
+        ({"render_mode": "human"}, "there is no render mode 'human'; there are ansi"),
+        ({"scenario_seed": -1}, "scenario_seed is -1; it should be a whole number from 0 to"),
+        ({"agents": 3}, "agents is 3, but only a world given by its name is made with a number"),
+        ({"world": "minimal", "agents": 0}, "agents is 0; it should be a whole number, at least"),
+        ({"world": 3}, "the world is 3; it should be a metropolis.World"),
+    ],
+)
+def test_what_an_environment_is_made_of_is_checked(make: Any, given: Any, sentence: str) -> None:
+    with pytest.raises(MetropolisError) as refusal:
+        make(**({"world": Pond()} | given))
+    assert str(refusal.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("make", [parallel_env, SingleAgentWorld])
+def test_seeds_and_options_of_an_episode_are_checked(make: Any) -> None:
+    made = make(Pond(), max_cycles=np.int64(5))
+    for seed in (-1, "x", True, 2**63):
+        with pytest.raises(
+            MetropolisError, match=r"seed is .*; it should be a whole number from"
+        ):
+            made.reset(seed=seed)
+    with pytest.raises(MetropolisError, match="options is 3; it should be a dictionary, or None"):
+        made.reset(options=3)
+    made.reset(seed=np.int64(3))
+
+
+def test_agents_that_the_world_lacks_are_told() -> None:
+    both = parallel_env(Pond())
+    both.reset(seed=0)
+    for act in (
+        lambda: both.action_space("cleo"),
+        lambda: both.observation_space("cleo"),
+        lambda: both.step({"ann": 0, "bob": 0, "cleo": 0}),
+    ):
+        with pytest.raises(MetropolisError, match="the world 'pond' has no agent 'cleo'; there ar"):
+            act()
+
+
+def test_others_are_a_function_to_the_action_space_or_agents() -> None:
+    with pytest.raises(MetropolisError, match="others is 3; it should be a function"):
+        SingleAgentWorld(Pond(), others=3)  # type: ignore[arg-type]
+    with pytest.raises(MetropolisError, match=r"agents\[0\] is 3; it should be a metropolis.Agent"):
+        SingleAgentWorld(Pond(), others=[3])  # type: ignore[list-item]
+    made = SingleAgentWorld(Pond(), others=lambda agent, observation: 7)
+    made.reset(seed=0)
+    sentence = "agent 'bob': the action that others returned is 7, which is not in the space Disc"
+    with pytest.raises(MetropolisError, match=sentence):
+        made.step(0)
+
+
+def test_a_world_may_be_given_by_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "meadow.py"
+    file.write_text("from metropolis.worlds.minimal import make as make\n")
+    assert len(parallel_env(file, agents=3).possible_agents) == 3
+    assert SingleAgentWorld(file, agents=3).agent == "Villager 1"
 
 
 def test_a_world_keeps_nothing_while_it_is_driven() -> None:
