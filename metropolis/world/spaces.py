@@ -90,7 +90,10 @@ class Choice(_Plain[T]):
 
     def contains(self, x: Any) -> bool:
         """See `gymnasium.Space.contains`."""
-        return x in self.values
+        try:
+            return not isinstance(x, np.ndarray) and x in self.values
+        except ValueError:  # there is an array within x
+            return False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Choice) and self.values == other.values

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given
@@ -132,3 +133,8 @@ def test_refusals() -> None:
         Record(str)
     with pytest.raises(MetropolisError, match="Say has no field 'volume'; its fields are words"):
         Record(Say, volume=FreeText())
+
+
+@pytest.mark.parametrize("value", [np.array([1, 2]), np.array([1]), (np.array([1, 2]), 1), [1]])
+def test_arrays_are_no_choice(value: Any) -> None:
+    assert value not in Choice([1, (1, 2), (2, 1)])
