@@ -62,7 +62,7 @@ _COLUMNS = (
 """The columns with one value per call."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays are not equal or unequal as a whole
 class Calls:
     """LLM calls as columns, sorted by (step, agent, seq); n calls.
 
@@ -140,7 +140,7 @@ class Calls:
         return np.array(found, np.int64), np.array([len(waited) for waited in of], np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays are not equal or unequal as a whole
 class ValueDependencies:
     """The agent-steps whose effects other agent-steps depend on, by value.
 
@@ -171,7 +171,7 @@ class ValueDependencies:
         return ValueDependencies(offsets, cut.writer[kept], cut.ago[kept])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays are not equal or unequal as a whole
 class Trace:
     """Positions and LLM calls of a run.
 

@@ -114,7 +114,7 @@ def checked_position(given: Any, whose: str) -> Position:
 class Entity:
     """An agent's body or a thing, as of the beginning of a step.
 
-    `entity["mood"]` reads a key of its state.
+    `entity["mood"]` reads a key of its state. Its state has no hash: keys of sets are names.
     """
 
     name: str

@@ -301,9 +301,7 @@ def test_what_an_environment_is_made_of_is_checked(make: Any, given: Any, senten
 def test_seeds_and_options_of_an_episode_are_checked(make: Any) -> None:
     made = make(Pond(), max_cycles=np.int64(5))
     for seed in (-1, "x", True, 2**63):
-        with pytest.raises(
-            MetropolisError, match=r"seed is .*; it should be a whole number from"
-        ):
+        with pytest.raises(MetropolisError, match=r"seed is .*; it should be a whole number from"):
             made.reset(seed=seed)
     with pytest.raises(MetropolisError, match="options is 3; it should be a dictionary, or None"):
         made.reset(options=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
@@ -201,3 +202,15 @@ def test_members_act_in_their_step_only(mode: str, act: Callable[[Any], None]) -
 
     with pytest.raises(MetropolisError, match=r"step 0, .* acts after its step; World\.resolve"):
         Simulation(Keeps(), people(), mode=mode).run(3)
+
+
+@pytest.mark.parametrize("out", [None, "run"])
+def test_results_are_pickled_and_compared(out: str | None, tmp_path: Path) -> None:
+    folder = out and tmp_path / out
+    result = Simulation(Room(), people(), out=folder).run(2)
+    again = pickle.loads(pickle.dumps(result))
+    assert again.history_sha256 == result.history_sha256
+    assert (again.trace.positions == result.trace.positions).all()
+    assert result != again
+    assert again.trace != result.trace
+    assert len({result, again, again.trace, result.trace.calls}) == 4

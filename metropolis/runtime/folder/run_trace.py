@@ -28,7 +28,7 @@ StepsFrom = Callable[[Step], Iterator[StepParts]]
 """Yields the parts of all steps from the given one on."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays are not equal or unequal as a whole
 class RunTrace:
     """The trace of a run with `steps` steps and `calls` calls, including failed ones."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,7 @@ from metropolis.runtime.folder.calls_file import Call, CallsFile
 from metropolis.runtime.folder.checkpoint import Past
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.folder.run_trace import RunTrace, StepParts
+from metropolis.runtime.folder.run_trace import RunTrace, StepParts, StepsFrom
 from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
 from metropolis.store.execution import Execution
 from metropolis.trace.schema import Float32, TraceMeta
@@ -120,11 +121,11 @@ class Recorder:
         """
         steps = self.next_step
 
-        def steps_from(first: Step) -> Iterator[StepParts]:
-            if files is None:
-                return iter(self.parts[first:steps])
-            return islice(files.steps_from(first, beginning, self._names), steps - first)
-
+        steps_from: StepsFrom
+        if files is None:
+            steps_from = partial(_kept_parts, self.parts, steps)
+        else:
+            steps_from = partial(_read_parts, files, beginning, self._names, steps)
         known = None if self._dependencies is None else self._dependencies.result()
         return RunTrace(meta, steps, self.calls_file.tally.calls, steps_from, known)
 
@@ -134,3 +135,14 @@ class Recorder:
             self._dependencies.close()
         self.history.close()
         self.calls_file.close()
+
+
+# Functions of the module, so that results can be pickled.
+def _kept_parts(parts: Sequence[StepParts], end: Step, first: Step) -> Iterator[StepParts]:
+    return iter(parts[first:end])
+
+
+def _read_parts(
+    files: RunDirectory, beginning: Float32, names: Sequence[str], end: Step, first: Step
+) -> Iterator[StepParts]:
+    return islice(files.steps_from(first, beginning, names), end - first)

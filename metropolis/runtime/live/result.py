@@ -29,7 +29,7 @@ class Interrupted(MetropolisError):  # noqa: N818 -- the user's request, not an 
     """The run was interrupted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays are not equal or unequal as a whole
 class RunResult:
     """The state of a run so far: everything below `steps` is final."""
 

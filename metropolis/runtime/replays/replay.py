@@ -88,7 +88,7 @@ class Setting:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays are not equal or unequal as a whole
 class ReplayResult:
     """Measurements of a replay. `sim_s` is virtual time; the arrays are indexed like the trace."""
 
