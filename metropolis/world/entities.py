@@ -81,6 +81,11 @@ def _frozen_items(items: Any, whose: str, *names: str) -> Any:
     """`items` as by `freeze`; an error says `whose` they are, with `names` in its places."""
     try:
         return freeze(items)
+    except RecursionError:
+        raise MetropolisError(
+            f"{whose.format(*names)} contains itself, or is nested too deep; it should be data "
+            "that JSON represents"
+        ) from None
     except MetropolisError as error:
         whose = whose.format(*names)
         if isinstance(items, Mapping):
@@ -126,6 +131,8 @@ class Entity:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", checked_position(self.position, self.name))
+        if self.name == "":
+            raise MetropolisError("the name of an entity is ''; it should be a text, not empty")
         freeze((self.name, self.kind))
         object.__setattr__(self, "state", _frozen_items(self.state, "the state of {!r}", self.name))
 

@@ -45,6 +45,10 @@ OWN = ("out", "about", "store", "workers")
         ("workers", "ray3", "workers is 'ray3'; it should be a number, ray, or ray:NUMBER"),
         ("workers", "ray:", "workers is 'ray:'; it should be a number, ray, or ray:NUMBER"),
         ("workers", "rey", "workers is 'rey'; it should be a number, ray, or ray:NUMBER"),
+        ("trust", "x", "trust is 'x'; it should be True or False"),
+        ("keep_text", 1, "keep_text is 1; it should be True or False"),
+        ("resume", None, "resume is None; it should be True or False"),
+        ("timeline", "no", "timeline is 'no'; it should be True or False"),
         ("ray_address", " ", "ray_address is ' '; it should be HOST:PORT of a cluster's head"),
         ("ray_address", "a:1", "ray_address is 'a:1', but the workers are not on Ray"),
         ("about", {"a": object()}, "about['a'] is"),
@@ -87,6 +91,13 @@ def test_a_missing_extra_is_told_before_a_folder_is_made(
         Simulation(scenario.world, scenario.agents, store="embedded", workers=workers, out=out)
     assert str(error.value) == sentence
     assert not out.exists()
+
+
+def test_a_configuration_is_no_dictionary() -> None:
+    scenario, how = make_scenario("minimal"), {"mode": "lockstep"}
+    sentence = "configuration is {'mode': 'lockstep'}; it should be a metropolis.RunConfiguration"
+    with pytest.raises(MetropolisError, match=f"^{sentence}, or None$"):
+        Simulation(scenario.world, scenario.agents, configuration=how)  # type: ignore[arg-type]
 
 
 def test_every_field_is_documented() -> None:

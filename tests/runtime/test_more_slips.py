@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metropolis import Client, Entity, MetropolisError, Simulation, fork, verify
+from metropolis import Client, Entity, MetropolisError, Simulation, Whisper, fork, verify
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.store.embedded import EmbeddedServer
 from tests.runtime.test_slips import Person, Room, people
@@ -214,3 +214,16 @@ def test_results_are_pickled_and_compared(out: str | None, tmp_path: Path) -> No
     assert result != again
     assert again.trace != result.trace
     assert len({result, again, again.trace, result.trace.calls}) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((3, "hm"), "the whisper's agent is 3; it should be a text"),
+        (("ann", 5), "the whisper's text is 5; it should be a text"),
+        (("ann", " "), "the whisper is empty"),
+    ],
+)
+def test_a_whisper_is_a_text_to_an_agent(given: Any, sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=f"^{sentence}"):
+        Whisper(*given)

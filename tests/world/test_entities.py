@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 from enum import Enum
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,3 +94,17 @@ def test_what_a_checkpoint_cannot_keep_is_refused_or_made_plain() -> None:
 def test_a_position_is_two_numbers(place: object) -> None:
     with pytest.raises(MetropolisError, match=r"the position of 'x' is .*; it should be two"):
         Entity("x", place)  # type: ignore[arg-type]
+
+
+def test_states_that_contain_themselves_are_refused() -> None:
+    state: dict[str, Any] = {"a": []}
+    state["a"].append(state)
+    with pytest.raises(MetropolisError, match="the state of 'x' contains itself, or is"):
+        Entity("x", (0, 0), state=state)
+    with pytest.raises(MetropolisError, match="the event 'fell' of 'x' contains itself, or"):
+        Event(3, "x", (0, 0), "fell", state)
+
+
+def test_names_are_not_empty() -> None:
+    with pytest.raises(MetropolisError, match="the name of an entity is ''; it should be a"):
+        Entity("", (0, 0))

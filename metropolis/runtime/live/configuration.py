@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike
 from typing import Annotated, Any, get_type_hints
@@ -87,6 +87,9 @@ class RunConfiguration:
         check_name("mode", self.mode, LIVE_MODES)
         check_name("rule", self.rule, LIVE_RULES)
         object.__setattr__(self, "seed", seed_of(self.seed))
+        for name in ("resume", "trust", "keep_text", "timeline"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise MetropolisError(f"{name} is {cut(value)}; it should be True or False")
         if self.waste_budget is not None:
             check_number("waste_budget", self.waste_budget)
             if self.waste_budget > 1:
@@ -143,6 +146,18 @@ class RunConfiguration:
     def one_by_one(self) -> bool:
         """Whether only one agent proceeds at a time."""
         return self.mode == "sequential"
+
+
+def configured(
+    configuration: RunConfiguration | None, fields: Mapping[str, Any]
+) -> RunConfiguration:
+    """`configuration`, or the defaults, with other `fields`."""
+    if not isinstance(configuration, RunConfiguration | None):
+        raise MetropolisError(
+            f"configuration is {cut(configuration)}; it should be a metropolis.RunConfiguration, "
+            "or None"
+        )
+    return replace(configuration or DEFAULTS, **fields)
 
 
 def check_extras(store: str | None, workers: int | str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from metropolis.controller.native import NativeController
@@ -14,7 +13,7 @@ from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.live.checkpointing import Checkpointer
-from metropolis.runtime.live.configuration import DEFAULTS, RunConfiguration, parse_workers
+from metropolis.runtime.live.configuration import RunConfiguration, configured, parse_workers
 from metropolis.runtime.live.event_loop import event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
@@ -81,7 +80,7 @@ class Simulation:
         configuration: RunConfiguration | None = None,
         **fields: Any,
     ) -> None:
-        self.configuration = configuration = replace(configuration or DEFAULTS, **fields)
+        self.configuration = configuration = configured(configuration, fields)
         check_world_parts(world, agents)
         self.world, self.agents = world, list(agents)
         self.client = client_of(llm, world)

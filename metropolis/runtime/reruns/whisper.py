@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from inspect import iscoroutine
 from typing import Any
 
-from metropolis.names import check_name, check_text
+from metropolis.names import check_name, check_text, cut
 from metropolis.runtime.reruns.edit_context import Moment
 from metropolis.types import MetropolisError
 from metropolis.world.user_errors import describe_error, explain
@@ -14,12 +14,18 @@ from metropolis.world.user_errors import describe_error, explain
 
 @dataclass(frozen=True)
 class Whisper:
-    """The edit of a branch in which the agent `agent` takes `text` for a thought of its own."""
+    """The edit of a branch in which the agent `agent` takes `text` for a thought of its own.
+
+    Raises MetropolisError on what is no text, and on an empty one.
+    """
 
     agent: str
     text: str
 
     def __post_init__(self) -> None:
+        for name, given in ("agent", self.agent), ("text", self.text):
+            if not isinstance(given, str):
+                raise MetropolisError(f"the whisper's {name} is {cut(given)}; it should be a text")
         object.__setattr__(self, "text", " ".join(self.text.split()))
         if not self.text:
             raise MetropolisError("the whisper is empty; write it in quotes after RUN")
