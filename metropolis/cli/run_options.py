@@ -26,7 +26,7 @@ from metropolis.llm.model_choice import ModelChoice
 from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, REUSES, named
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.live.configuration import RunConfiguration
+from metropolis.runtime.live.configuration import LiveMode, LiveRule, RunConfiguration
 from metropolis.runtime.live.stored import MEMORY, portable_address, resolve_address
 from metropolis.runtime.live.worker_pool import check_workers
 from metropolis.runtime.replays.replay import plug_ins
@@ -57,8 +57,8 @@ class RunOptions:
     agents: int | None
     hours: float | None
     steps: int | None
-    mode: str
-    rule: str
+    mode: LiveMode
+    rule: LiveRule
     seed: int
     llm: str
     model: tuple[str, ...]

@@ -6,13 +6,18 @@ import sys
 from dataclasses import FrozenInstanceError, fields, replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from metropolis.cli.run import command
 from metropolis.cli.run_options import RunOptions
-from metropolis.runtime.live.configuration import DEFAULTS, OPTION_HELP, RunConfiguration
+from metropolis.runtime.live.configuration import (
+    DEFAULTS,
+    OPTION_HELP,
+    ConfigurationFields,
+    RunConfiguration,
+)
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import make_scenario
@@ -98,6 +103,10 @@ def test_a_configuration_is_no_dictionary() -> None:
     sentence = "configuration is {'mode': 'lockstep'}; it should be a metropolis.RunConfiguration"
     with pytest.raises(MetropolisError, match=f"^{sentence}, or None$"):
         Simulation(scenario.world, scenario.agents, configuration=how)  # type: ignore[arg-type]
+
+
+def test_type_checkers_know_every_field() -> None:
+    assert get_type_hints(ConfigurationFields) == get_type_hints(RunConfiguration)
 
 
 def test_every_field_is_documented() -> None:

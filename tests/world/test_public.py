@@ -1,6 +1,7 @@
 """What `import metropolis` offers, and what it costs."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,12 +34,39 @@ def test_importing_all_names_needs_no_extra() -> None:
 
 def test_type_checkers_see_all_names(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from metropolis import *\nprint(Simulation, Whisper)\n")
+    script.write_text(
+        "from metropolis import *\n"
+        "made = make_scenario('minimal')\n"
+        "for mode in ('lockstep', 'out_of_order'):\n"
+        "    Simulation(made.world, made.agents, mode=mode, seed=3)\n"
+    )
+    assert mypy(script) == ""
+    script.write_text(
+        "from metropolis import *\n"
+        "made = make_scenario('minimal')\n"
+        "Simulation(made.world, made.agents, mood=3)\n"
+        "Simulation(made.world, made.agents, mode='lockstop')\n"
+        "RunConfiguration(rule='oracle')\n"
+        "check_world('minimal', seed=3)\n"
+        "SingleAgentWorld('minimal', render_mode='human')\n"
+    )
+    found = re.findall(r"script.py:(\d): error: (.*?) \"(\w+)\"", mypy(script))
+    assert found == [
+        ("3", "Unexpected keyword argument", "mood"),
+        ("4", "Argument", "mode"),
+        ("5", "Argument", "rule"),
+        ("6", "Unexpected keyword argument", "seed"),
+        ("7", "Argument", "render_mode"),
+    ]
+
+
+def mypy(script: Path) -> str:
+    """What it says of errors in `script`."""
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", script],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
-    assert checked.returncode == 0, checked.stdout
+    return "" if checked.returncode == 0 else checked.stdout
 
 
 def test_type_checkers_see_the_same_names() -> None:

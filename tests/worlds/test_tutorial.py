@@ -8,7 +8,9 @@ from pathlib import Path
 
 from metropolis.worlds import minimal
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+ROOT = Path(__file__).parents[2]
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+CHECKED = f"mypy --strict --config-file '{ROOT}/pyproject.toml' --cache-dir '{ROOT}/.mypy_cache'"
 BLOCK = re.compile(r"^\*\*([\w.]+)\*\*$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -58,5 +60,6 @@ def test_the_tutorial(tmp_path: Path) -> None:
         else:
             assert_told(content, output)
     assert min(done.values()) >= 4
+    shell(f"{CHECKED} *.py", tmp_path)
     written = (tmp_path / "green.py").read_text()
     assert written == Path(minimal.__file__).read_text(), "what is written is what ships"

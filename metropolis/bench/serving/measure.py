@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Literal
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from metropolis.trace.programs import Program
 from metropolis.trace.schema import Trace
 from metropolis.world.scenario import make_scenario
 
-LIVE_MODE = "out_of_order"
+LIVE_MODE: Literal["out_of_order"] = "out_of_order"
 MODE = OUT_OF_ORDER[LIVE_MODE]
 QUARTER = (12.0, 12.25)
 """The first quarter of the busy hour."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from metropolis.names import check_name, cut
 from metropolis.store.factory import check_installed
@@ -16,8 +16,10 @@ from metropolis.workers.watchdog import STALL_S
 from metropolis.world.checks import check_number, check_options, seed_of
 
 LEASE_S_MIN, LEASE_S_MAX = 0.001, 1e6
-LIVE_MODES = ("sequential", "lockstep", "out_of_order", "optimistic")
-LIVE_RULES = ("versioned", "conservative")
+LiveMode = Literal["sequential", "lockstep", "out_of_order", "optimistic"]
+LiveRule = Literal["versioned", "conservative"]
+LIVE_MODES: tuple[LiveMode, ...] = get_args(LiveMode)
+LIVE_RULES: tuple[LiveRule, ...] = get_args(LiveRule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +27,12 @@ class RunConfiguration:
     """The options of a run of a world. Raises MetropolisError on a wrong value."""
 
     mode: Annotated[
-        str,
+        LiveMode,
         "Execution mode: out_of_order, optimistic (agents also run ahead on predictions), lockstep "
         "(a barrier after every step), or sequential (also only one agent, and one call, at a "
         "time).",
     ] = "out_of_order"
-    rule: Annotated[str, "Dependency rule of out_of_order."] = "versioned"
+    rule: Annotated[LiveRule, "Dependency rule of out_of_order."] = "versioned"
     waste_budget: Annotated[
         float | None,
         "Maximum share of calls that the mode optimistic may waste, from 0 to 1; by default 0.2, "
@@ -148,8 +150,31 @@ class RunConfiguration:
         return self.mode == "sequential"
 
 
+class ConfigurationFields(TypedDict, total=False):
+    """The fields of RunConfiguration, for type checkers."""
+
+    mode: LiveMode
+    rule: LiveRule
+    waste_budget: float | None
+    seed: int
+    options: Mapping[str, Any] | None
+    out: str | PathLike[str] | None
+    resume: bool
+    trust: bool
+    checkpoint_wall_s: float
+    store: str | None
+    workers: int | str
+    ray_address: str | None
+    lease_s: float
+    keep_text: bool
+    timeline: bool
+    metrics_port: int | None
+    stall_s: float
+    about: Mapping[str, Any] | None
+
+
 def configured(
-    configuration: RunConfiguration | None, fields: Mapping[str, Any]
+    configuration: RunConfiguration | None, fields: ConfigurationFields
 ) -> RunConfiguration:
     """`configuration`, or the defaults, with other `fields`."""
     if not isinstance(configuration, RunConfiguration | None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any
+from typing import Unpack
 
 from metropolis.controller.native import NativeController
 from metropolis.durable import UnwritableError
@@ -13,7 +13,12 @@ from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.live.checkpointing import Checkpointer
-from metropolis.runtime.live.configuration import RunConfiguration, configured, parse_workers
+from metropolis.runtime.live.configuration import (
+    ConfigurationFields,
+    RunConfiguration,
+    configured,
+    parse_workers,
+)
 from metropolis.runtime.live.event_loop import event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
@@ -78,7 +83,7 @@ class Simulation:
         agents: Sequence[Agent],
         llm: Client | Backend | None = None,
         configuration: RunConfiguration | None = None,
-        **fields: Any,
+        **fields: Unpack[ConfigurationFields],
     ) -> None:
         self.configuration = configuration = configured(configuration, fields)
         check_world_parts(world, agents)
