@@ -169,15 +169,19 @@ void IndexedSpeculation::dispatch(TurnState& turn) {
 void IndexedSpeculation::resolve_speculatively() {
   for (const AgentId agent : std::exchange(blocked_, {})) touched_agents_.insert(agent);
   const std::vector<AgentId> agents = touched_agents_.take();
+  std::set<std::pair<AgentId, Step>> waiting;  // members of clusters with one that is held
   for (const AgentId agent : agents) {
     const Step step = state_.of(agent).next;
     if (!state_.is_eligible(agent, step) || at(state_.of(agent).resolving, step)) continue;
-    const std::vector<AgentId> cluster = state_.component(agent, step);
-    if (std::ranges::any_of(cluster, [&](AgentId one) { return state_.is_held(one, step); })) {
-      blocked_.push_back(agent);
-    } else {
-      resolve(cluster, step, false);
+    if (!waiting.contains({agent, step})) {
+      const std::vector<AgentId> cluster = state_.component(agent, step);
+      if (std::ranges::none_of(cluster, [&](AgentId one) { return state_.is_held(one, step); })) {
+        resolve(cluster, step, false);
+        continue;
+      }
+      for (const AgentId member : cluster) waiting.insert({member, step});
     }
+    blocked_.push_back(agent);
   }
   for (const AgentId agent : agents) {
     if (state_.is_candidate(agent)) {

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,38 @@ def test_a_commit_of_an_agent_far_behind() -> None:
         return least_s(prepare)
 
     assert laggard(1_000_000) < 10 * laggard(1000)
+
+
+def test_a_crowd_that_waits_for_one_that_has_failed() -> None:
+    """All stand on one tile, a step ahead of an agent far away; the first to end fails."""
+    count, proceed, resolve = 400, 5, 4
+    starts = np.array([*[(0, 0)] * count, (500, 0)], float)
+    controller = _core.make_controller(2, 1000, CHEBYSHEV, 1, starts, 9)
+    speculation = _core.Speculation(
+        controller=controller, metric=CHEBYSHEV, perception_radius=4, cluster_radius=2,
+        target_step=9, bodies=list(range(count + 1)), minds=[0] * (count + 1),
+        entities=[(agent, *start, 0) for agent, start in enumerate(starts)],
+    )  # fmt: skip
+
+    def proceeded(command: Any) -> None:
+        speculation.observed(command[1], [])
+        speculation.proceeded(command[1])
+
+    for command in speculation.start():
+        if command[3] != (count,):
+            proceeded(command)
+    [(_, id, _, crowd, *_)] = [one for one in speculation.settle() if one[0] == resolve]
+    speculation.resolved(id, [], [], [], [(agent, 0) for agent in crowd], [])
+    speculation.settle()
+    ahead = [one for one in speculation.speculate(range(count)) if one[0] == proceed]
+    proceeded(ahead[0])
+    [(_, id, *_)] = speculation.settle()
+    speculation.failed(id)
+    began_s = process_time()
+    for command in ahead[1:]:
+        proceeded(command)
+        assert speculation.settle() == []
+    assert process_time() - began_s < 1
 
 
 def test_distances_in_a_graph_are_dropped_when_their_memory_is_full() -> None:
