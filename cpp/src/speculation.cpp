@@ -88,7 +88,9 @@ void IndexedSpeculation::resolved(ExecutionId id, Reads reads, std::vector<Write
   check_forecasts(metric, id, resolution->members, forecasts);
   for (const Write& write : writes) {
     const auto agent = state_.agent_of(write.entity);
-    if (!agent || (write.value && resolution->has(*agent))) continue;
+    if (!agent) continue;
+    // A prediction that moves another agent is not committed.
+    if (write.value && (!resolution->sure || resolution->has(*agent))) continue;
     throw std::invalid_argument(name_of(id) + (write.value ? " moves" : " removes") +
                                 " the body of agent " + std::to_string(*agent) +
                                 (write.value ? ", which is no member" : ""));

@@ -82,7 +82,12 @@ bool SpeculationState::is_final(const ProceedState& proceed) const {
 }
 
 bool SpeculationState::may_commit(const TurnState& turn, const ResolutionState& result) const {
+  const auto moves_another = [&](const Write& write) {
+    const auto agent = agent_of(write.entity);
+    return agent && !result.has(*agent);
+  };
   return !result.predicted && result.members == turn.agents &&
+         std::ranges::none_of(result.result->writes, moves_another) &&
          std::ranges::all_of(result.proceeds, [&](const auto& one) { return is_final(*one); }) &&
          (result.sure || holds(result.reads, turn.step, true));
 }

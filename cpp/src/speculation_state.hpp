@@ -97,7 +97,8 @@ class SpeculationState {
   bool is_valid(const ResolutionState& resolution) const;
   // Whether the inputs are as the final versions say.
   bool is_final(const ProceedState& proceed) const;
-  // Whether `result` is that of the dispatched cluster, with final inputs.
+  // Whether `result` is that of the dispatched cluster, with final inputs, and moves no other
+  // agent.
   bool may_commit(const TurnState& turn, const ResolutionState& result) const;
 
   // Whether the agent may be resolved speculatively: its proceed of `step` has ended.

@@ -148,10 +148,12 @@ class Executions:
         )
 
     def may_commit(self, turn: Dispatch, result: OneResolution) -> bool:
-        """Whether `result` is that of the dispatched cluster, with final inputs."""
+        """Whether it is that of the dispatched cluster, with final inputs, and moves no other."""
+        moved = {agent for agent, body in enumerate(self.bodies) if body in result.writes}
         return (
             result.forecast_of is None
             and result.members == turn.agents
+            and moved <= set(result.members)
             and all(self.is_final(proceed) for proceed in result.proceeds)
             and self.holds(result.reads, turn.step, final=True)
         )

@@ -166,7 +166,7 @@ class ReferenceSpeculation:
         for agent, body in enumerate(self._of.bodies):
             if event.writes.get(body, event) is None:
                 raise MetropolisError(f"the execution {event.id} removes the body of agent {agent}")
-            if body in event.writes and agent not in members:
+            if resolution.sure and body in event.writes and agent not in members:
                 raise MetropolisError(
                     f"the execution {event.id} moves the body of agent {agent}, which is no member"
                 )

@@ -127,6 +127,28 @@ def test_events(make: Callable[[], Speculation], event: Any, sentence: str) -> N
 
 
 @BOTH
+def test_a_prediction_that_moves_another_agent_is_repeated(
+    make: Callable[[], Speculation],
+) -> None:
+    speculation, resolution = begun(make)
+    move = {"a": Value((1, 0), 0)}
+    speculation.handle([result(resolution, minds={1: 0})])
+    [proceed] = speculation.speculate([1])
+    [resolve] = speculation.handle([Observed(proceed.id, ()), Proceeded(proceed.id)])
+    assert not speculation.handle([result(resolve.id, minds={1: 0}, writes=move)])
+    [late] = speculation.handle([Observed(1, ()), Proceeded(1)])
+    commands = speculation.handle([result(late.id)])
+    [again] = [one for one in commands if isinstance(one, Resolve)]
+    assert (again.step, again.agents, again.sure) == (1, (1,), True)
+    sentence = f"the execution {again.id} moves the body of agent 0, which is no member"
+    with pytest.raises(MetropolisError, match=sentence):
+        speculation.handle([result(again.id, minds={1: 0}, writes=move)])
+    speculation.validate()
+    speculation.handle([result(again.id, minds={1: 0})])
+    speculation.validate()
+
+
+@BOTH
 def test_a_second_observation(make: Callable[[], Speculation]) -> None:
     speculation, _ = begun(make)
     with pytest.raises(MetropolisError, match="the execution 1 has observed before"):
