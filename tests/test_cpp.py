@@ -57,16 +57,16 @@ def built() -> Path:
     return build
 
 
-def test_the_core_passes_its_unit_tests(built: Path) -> None:
-    tests = built / "metropolis_tests"
+def check_unit_tests(build: Path) -> None:
+    tests = build / "metropolis_tests"
     if not tests.exists():
         pytest.skip("doctest is not installed; Debian has it: apt install doctest-dev")
     assert "SUCCESS" in run(tests)
 
 
-def test_hostile_arguments_touch_no_foreign_memory(built: Path) -> None:
-    [extension] = built.glob("_core*.so")
-    compiler = re.search(r"CMAKE_CXX_COMPILER:\w+=(.*)", (built / "CMakeCache.txt").read_text())
+def check_hostile_arguments(build: Path) -> None:
+    [extension] = build.glob("_core*.so")
+    compiler = re.search(r"CMAKE_CXX_COMPILER:\w+=(.*)", (build / "CMakeCache.txt").read_text())
     assert compiler
     # The interceptors look for those of C++ when the process begins.
     libraries = [
@@ -75,6 +75,24 @@ def test_hostile_arguments_touch_no_foreign_memory(built: Path) -> None:
     ]
     assert all(Path(path).is_absolute() for path in libraries), libraries
     assert not fuzz(extension, 0, SANITIZED_CASES, preload=" ".join(libraries)).findings
+
+
+def test_the_core_passes_its_unit_tests(built: Path) -> None:
+    check_unit_tests(built)
+
+
+def test_hostile_arguments_touch_no_foreign_memory(built: Path) -> None:
+    check_hostile_arguments(built)
+
+
+@pytest.mark.campaign
+def test_no_iterator_leaves_its_container(tmp_path: Path) -> None:
+    """The same with checked iterators, which take twice as long to compile."""
+    checked = "-DCMAKE_CXX_FLAGS=-D_GLIBCXX_DEBUG"
+    configure(tmp_path, "-DMETROPOLIS_TESTS=ON", "-DMETROPOLIS_SANITIZE=ON", checked)
+    run("cmake", "--build", tmp_path)
+    check_hostile_arguments(tmp_path)
+    check_unit_tests(tmp_path)
 
 
 @pytest.mark.campaign
