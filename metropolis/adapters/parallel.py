@@ -14,14 +14,10 @@ from metropolis.adapters.session import (
     ControlledAgent,
     Episode,
     RenderMode,
-    bodies_of,
     check_agent,
-    check_render_mode,
-    cycles_of,
-    scenario_of,
+    setup_of,
     text_map,
 )
-from metropolis.runtime.live.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
 from metropolis.world.checks import seed_of
@@ -60,14 +56,11 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         max_cycles: int | None = None,
         render_mode: RenderMode | None = None,
     ) -> None:
-        check_render_mode(render_mode)
-        scenario_seed = seed_of(scenario_seed, "scenario_seed")
-        _, scenario = scenario_of(world, agents, scenario_seed)
-        self.world = scenario.world
+        setup = setup_of(world, agents, scenario_seed, max_cycles, render_mode)
+        self.world, self.max_cycles = setup.world, setup.max_cycles
+        self.possible_agents = setup.names
         self.metadata = {"name": self.world.name, "render_modes": [*RENDER_MODES]}
-        self.max_cycles = cycles_of(max_cycles, scenario)
         self.render_mode = render_mode
-        self.possible_agents = bodies_of(reset(self.world, scenario_seed, {}))
         self.agents: list[str] = []
         self.observation_spaces: dict[str, gymnasium.Space[Any]] = {}
         self.action_spaces: dict[str, gymnasium.Space[Any]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,7 +27,7 @@ from metropolis.types import Dispatch, MetropolisError, Position
 from metropolis.workers.event_loop import complete
 from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
-from metropolis.world.checks import check_options, whole_number
+from metropolis.world.checks import check_options, seed_of, whole_number
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.scenario import Scenario, make_scenario
 from metropolis.world.spaces import misfit
@@ -154,13 +155,42 @@ def _free(worker: LocalWorker, loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def scenario_of(
+@dataclass(frozen=True)
+class Setup:
+    """What an environment is made of."""
+
+    make: Callable[[], Scenario]
+    """Makes the scenario with new agents."""
+    world: World
+    names: list[str]
+    """The names of the agents."""
+    max_cycles: int
+    """The steps of an episode."""
+
+
+def setup_of(
+    world: World | str | Path,
+    agents: int | None,
+    scenario_seed: int,
+    max_cycles: int | None,
+    render_mode: RenderMode | None,
+) -> Setup:
+    """The setup of an environment with these arguments; see `metropolis.parallel_env`.
+
+    Raises MetropolisError if one of them is wrong.
+    """
+    if render_mode is not None:
+        check_name("render mode", render_mode, RENDER_MODES)
+    scenario_seed = seed_of(scenario_seed, "scenario_seed")
+    make, scenario = _scenario_of(world, agents, scenario_seed)
+    steps = scenario.steps if max_cycles is None else whole_number("max_cycles", max_cycles, 1)
+    names = bodies_of(reset(scenario.world, scenario_seed, {}))
+    return Setup(make, scenario.world, names, steps)
+
+
+def _scenario_of(
     world: World | str | Path, agents: int | None, scenario_seed: int
 ) -> tuple[Callable[[], Scenario], Scenario]:
-    """A factory of the scenario with new agents, and one such scenario.
-
-    Raises MetropolisError on what is no world, and on a wrong number of agents.
-    """
     make: Callable[[], Scenario]
     if isinstance(world, str | Path):
         make = partial(make_scenario, world, agents=agents, seed=scenario_seed)
@@ -178,17 +208,6 @@ def scenario_of(
                 f"the world {scenario.world.name!r} has no {space}; it should be a gymnasium.Space"
             )
     return make, scenario
-
-
-def cycles_of(max_cycles: int | None, scenario: Scenario) -> int:
-    """The steps of an episode. Raises MetropolisError on a number below 1."""
-    return scenario.steps if max_cycles is None else whole_number("max_cycles", max_cycles, 1)
-
-
-def check_render_mode(mode: RenderMode | None) -> None:
-    """Raise MetropolisError if there is no such mode."""
-    if mode is not None:
-        check_name("render mode", mode, RENDER_MODES)
 
 
 def check_agent(world: World, name: str, names: Sequence[str]) -> None:

@@ -17,15 +17,11 @@ from metropolis.adapters.session import (
     PolicyAgent,
     RandomAgent,
     RenderMode,
-    bodies_of,
     check_agent,
-    check_render_mode,
-    cycles_of,
-    scenario_of,
+    setup_of,
     text_map,
 )
 from metropolis.names import cut
-from metropolis.runtime.live.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_world_parts, seed_of
@@ -56,10 +52,9 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         max_cycles: int | None = None,
         render_mode: RenderMode | None = None,
     ) -> None:
-        check_render_mode(render_mode)
-        scenario_seed = seed_of(scenario_seed, "scenario_seed")
-        self._make, scenario = scenario_of(world, agents, scenario_seed)
-        self.world, self._others = scenario.world, others
+        setup = setup_of(world, agents, scenario_seed, max_cycles, render_mode)
+        self.world, self.max_cycles = setup.world, setup.max_cycles
+        self._make, self._names, self._others = setup.make, setup.names, others
         if isinstance(others, Sequence):
             check_world_parts(self.world, others)
         elif others is not None and not callable(others):
@@ -69,13 +64,10 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
             )
         self.observation_space = deepcopy(self.world.observation_space)
         self.action_space = deepcopy(self.world.action_space)
-        self.max_cycles = cycles_of(max_cycles, scenario)
         self.render_mode = render_mode
-        names = bodies_of(reset(self.world, scenario_seed, {}))
         if agent is not None:
-            check_agent(self.world, agent, names)
-        self.agent = names[0] if agent is None else agent
-        self._names = names
+            check_agent(self.world, agent, self._names)
+        self.agent = self._names[0] if agent is None else agent
         self._episode: Episode | None = None
 
     def reset(

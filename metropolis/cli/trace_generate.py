@@ -122,7 +122,7 @@ def tile_command(
 ) -> None:
     """Put towns side by side, each with its own day; several TRACEs are used in turn.
 
-    Generated calls are generated anew in every town, recorded ones are copied.
+    In every town, new calls replace generated ones. Recorded calls are copied.
     """
     if (copies is None) == (agents is None):
         raise click.UsageError("give either --copies or --agents")

@@ -62,8 +62,11 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
     is_low = number is not None and least is not None and number < least
     is_high = number is not None and most is not None and number > most
     if number is None or is_low or is_high:
-        bounds = "" if least is None else f", at least {least}"
-        bounds = bounds if most is None else f" from {least} to {most}"
+        bounds = ""
+        if most is not None:
+            bounds = f" from {least} to {most}"
+        elif least is not None:
+            bounds = f", at least {least}"
         raise MetropolisError(f"{name} is {cut(value)}; it should be a whole number{bounds}")
     return number
 

@@ -89,8 +89,8 @@ def tile(
 def _with_models(town: Trace, known: Calls) -> Trace:
     """`town` with the models that each agent's functions have in `known`.
 
-    A function that the agent has not called there has its usual model, one that nobody has called
-    the default.
+    If the agent has not called the function there, the model is that of most calls of the function.
+    If nobody has called it, the model is the default.
     """
     model_of: dict[tuple[int | None, str], str] = {}
     columns = known.function.tolist(), known.model.tolist()
