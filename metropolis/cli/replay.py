@@ -23,7 +23,7 @@ from metropolis.names import did_you_mean
 from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
-from metropolis.runtime.replays.checks import check_models
+from metropolis.runtime.replays.checks import check_models, check_moves
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES, OUT_OF_ORDER, Risk
 from metropolis.runtime.replays.plots import prepare_figures, write_figures
 from metropolis.runtime.replays.recorded_replay import prepare_folder, record_replays
@@ -41,7 +41,7 @@ from metropolis.sim.fleet import INSTANCES_MAX, SimulatedFleet
 from metropolis.trace.mining import InteractionGraph
 from metropolis.trace.parquet import IN_RUN, read_trace
 from metropolis.trace.schema import Trace
-from metropolis.trace.validate import LIMIT, place_in, validate_moves
+from metropolis.trace.validate import LIMIT
 from metropolis.types import MetropolisError
 
 COUNT_MAX = 1_000_000
@@ -269,10 +269,7 @@ def command(
         )
     if "optimistic" not in modes and on_command_line({"speculation": speculation}):
         raise click.UsageError("--speculation is for the mode optimistic; omit it")
-    replayed = replace(
-        whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
-    )  # moves must obey the overridden metric and velocity, too
-    validate_moves(whole.positions, replayed, place_in(trace, whole.meta.agents))
+    check_moves(whole, setting.metric.name, setting.max_velocity, trace)
     if figures is not None:
         prepare_figures(figures)
     scratch = TemporaryDirectory() if view and record is None else None

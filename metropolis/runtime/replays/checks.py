@@ -13,13 +13,15 @@ from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
 
 
-def check_moves(trace: Trace, metric: str, max_velocity: float) -> None:
-    """Raise MetropolisError if a move is too long for a metric or velocity beside the trace's."""
+def check_moves(trace: Trace, metric: str, max_velocity: float, owner: object) -> None:
+    """Raise MetropolisError if a move is too long for a metric or velocity beside the trace's.
+
+    `owner`, such as the trace's file, begins the error.
+    """
     meta = trace.meta
     if metric != meta.metric or max_velocity < meta.max_velocity:
         replayed = replace(meta, metric=metric, max_velocity=max_velocity)
-        place = place_in(f"the trace {meta.name!r}", meta.agents)
-        validate_moves(trace.positions, replayed, place)
+        validate_moves(trace.positions, replayed, place_in(owner, meta.agents))
 
 
 def check_models(trace: Trace, fleet: SimulatedFleet) -> None:

@@ -160,7 +160,8 @@ def replay(
     """
     check_name("mode", mode, MODES)
     trace.check_filled()
-    check_moves(trace, setting.metric.name, setting.max_velocity)
+    owner = f"the trace {trace.meta.name!r}"
+    check_moves(trace, setting.metric.name, setting.max_velocity, owner)
     chosen = MODES[mode]
     is_in_core = runs_in_core(setting)
     risk = setting.speculation
