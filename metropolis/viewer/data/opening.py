@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -152,7 +153,7 @@ def race(folder: Path, mode: str) -> list[Side]:
     profile, count = about.get("profile", PROFILE), about.get("instances", 1)
     instance = about.get("instance")
     fleet = SimulatedFleet.parse(instance) if instance else SimulatedFleet.uniform(profile, count)
-    setting = Setting.of(trace.meta, fleet)
+    setting = replace(Setting.of(trace.meta, fleet), **_plug_ins(about))
     with progress_bar(2 * trace.steps * trace.agents, "agent-steps") as (advance, describe):
         results = []
         for each in (mode, own):
@@ -160,5 +161,16 @@ def race(folder: Path, mode: str) -> list[Side]:
             results.append(replay(trace, each, setting, None, advance))
     with TemporaryDirectory() as lanes:  # its content is in memory once it is opened
         record_replays(Path(lanes), trace, results, folder / IN_RUN)
-        note = f"Simulated on {fleet}: the calls of {run.fixed['title']}, replayed."
+        note = (
+            f"Simulated on {fleet}, policy {setting.policy}: the calls of {run.fixed['title']}, "
+            "replayed."
+        )
         return [_lane(Path(lanes) / of.mode, of.mode, trace, run.steps, note) for of in results]
+
+
+def _plug_ins(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's plug-ins as fields of a Setting; those of its gateway were for real engines."""
+    if about.get("engine"):
+        return {}
+    names = ("policy", "dispatcher", "reuse")
+    return {name: about[name] for name in names if about.get(name) is not None}

@@ -23,6 +23,7 @@ from metropolis.viewer.data.chunks import NoChunkError
 from metropolis.viewer.data.opening import open_run, open_sides
 from metropolis.viewer.data.side import Side
 from metropolis.world.scenario import make_scenario
+from tests.viewer.conftest import run_metropolis
 from tests.viewer.data.conftest import AGENTS, STEPS, WORLD, simulation
 
 
@@ -204,6 +205,16 @@ def test_a_race_of_a_run_s_own_trace(shared_run: Path) -> None:
         assert side.refresh() == {}
     with pytest.raises(MetropolisError, match="name another mode"):
         open_sides(shared_run, "versioned")
+
+
+def test_a_race_uses_the_run_s_policy_and_dispatcher(tmp_path: Path) -> None:
+    options = ("--policy", "fcfs", "--dispatcher", "round_robin", "--instances", "2")
+    run_metropolis(
+        "run", WORLD, *options, "--agents", "30", "--steps", "60", "--out", tmp_path / "a"
+    )
+    _, own = open_sides(tmp_path / "a", "lockstep")
+    assert own.meta()["end_s"] == open_run(tmp_path / "a").meta()["end_s"]
+    assert "policy fcfs" in own.meta()["note"]
 
 
 def rewritten(path: Path, **fields: Any) -> None:
