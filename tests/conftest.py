@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -63,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     yield  # pytest sorts by the parameters of fixtures
     ranks = {group: rank for rank, group in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.stash[GROUP], len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives as long as the process: it visited it at each pass."""
+    gc.collect()
+    gc.freeze()
 
 
 def group_of(item: pytest.Item) -> str:
