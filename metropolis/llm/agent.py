@@ -116,10 +116,17 @@ class LLM:
         """Number of outstanding calls."""
         self.active_wall_s = 0.0
         """`time.monotonic` at the end of the latest call."""
+        self.has_ended = False
+        """Whether it refuses calls: no record of the step would contain them."""
+
+    def end(self) -> None:
+        """Refuse further calls."""
+        self.has_ended = True
 
     def continued(self, log: CallLog, *, speculative: bool) -> LLM:
         """The same agent's model later in the step; `log` contains its calls so far."""
         llm = copy(self)
+        llm.has_ended = False
         llm.log, llm._strand, llm._speculative = log, log.strand(), speculative
         llm._occurrences = dict(self._occurrences)
         return llm
@@ -204,6 +211,11 @@ class LLM:
         for name in options.keys() - Options.__annotations__.keys():
             raise MetropolisError(f"llm.{method}() has no option {name!r}; {_suggestion(name)}")
         check_options(options, f"llm.{method}()")
+        if self.has_ended:
+            raise MetropolisError(
+                f"llm.{method}() of step {self._step} is called too late: keep no llm, and use the "
+                "one that each call of proceed or answer is given"
+            )
         function = options.get("function") or ("complete" if messages is None else "chat")
         max_tokens, temperature = options.get("max_tokens", 256), options.get("temperature", 0.7)
         stop = options.get("stop", ())

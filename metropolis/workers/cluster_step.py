@@ -102,6 +102,8 @@ class ClusterSteps:
             effects.append(ClusterEffects.of(cluster))
             cluster.complete()
             cluster.end()
+            for llm in part.llms.values():
+                llm.end()
             part.cluster = None  # it refers to `part`
         execution = Execution(
             self.dispatch.step,

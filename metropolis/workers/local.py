@@ -230,10 +230,12 @@ class LocalWorker:
     def _llm_of(self, part: ClusterStep, name: str) -> LLM:
         """The model of the member `name`."""
         llm = part.llms.get(name)
+        if part.log is None:  # a task that `World.resolve` has started asks a member
+            part.log = self.call_log()
         if llm is None:
-            if part.log is None:  # a task that `World.resolve` has started asks a member
-                part.log = self.call_log()
             llm = part.llms[name] = self.llm(name, part.step, part.log)
+        elif llm.has_ended:
+            llm = part.llms[name] = llm.continued(part.log, speculative=False)
         return llm
 
     def observe(self, agent: Agent, step: Step, state: State) -> tuple[Any, View]:
@@ -256,6 +258,7 @@ class LocalWorker:
         """The agent's action, as it is when the agent returns it."""
         with in_strand(llm.log.strand()):
             action = await self._call(agent.proceed, observation, llm)
+        llm.end()
         with Invocation(self.invocations, agent.step, (agent.name,), agent.proceed, agent):
             return decided(action, agent.step, agent.name)
 

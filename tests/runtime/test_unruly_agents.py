@@ -185,3 +185,58 @@ def test_nothing_goes_on_once_a_run_is_left(caplog: pytest.LogCaptureFixture) ->
         steps.close()
     gc.collect()
     assert not caplog.records
+
+
+class Keeper(Thinker):
+    """Calls the model of step 0 in every step."""
+
+    _kept: Any = None
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        self._kept = self._kept or llm
+        return (await self._kept.chat(f"{observation}")).text
+
+
+class Answering(Thinker):
+    """Calls the model of `proceed` in `answer`."""
+
+    _kept: Any = None
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        self._kept = llm
+
+    async def answer(self, question: Any, llm: Any) -> Any:
+        return (await self._kept.chat(question)).text
+
+
+class PlainKeeper(Thinker):
+    _kept: Any = None
+
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        self._kept = self._kept or llm
+        return self._kept.chat(f"{observation}").text
+
+
+class Asking(Line):
+    joint_radius = 1
+
+    async def resolve(self, cluster: Transaction) -> None:
+        for member in cluster:
+            await member.ask(member.name, "how are you?")
+
+
+@pytest.mark.parametrize("mode", ["lockstep", "out_of_order", "optimistic"])
+@pytest.mark.parametrize(
+    ("world", "agent", "place"),
+    [
+        (Line, Keeper, "step 1, agent 'a0', in Keeper.proceed"),
+        (Line, PlainKeeper, "step 1, agent 'a0', in PlainKeeper.proceed"),
+        (Asking, Answering, "step 0, agent 'a0', in Answering.answer"),
+    ],
+)
+def test_a_kept_llm_is_refused(
+    mode: str, world: type[Line], agent: type[Thinker], place: str
+) -> None:
+    """Its calls were bought and stood in no record."""
+    with pytest.raises(MetropolisError, match=f"{place}: .*is called too late: keep no llm"):
+        run(world(1), agent, mode=mode)

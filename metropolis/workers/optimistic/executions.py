@@ -189,6 +189,8 @@ class OneResolution:
             self.resolving.cancel()
         if self.cluster is not None:
             self.cluster.end()
+        for llm in self.llms.values():
+            llm.end()
         self.cluster = self.resolving = None
         self.answering = {}
 
