@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.maps.map import GridMap
+from metropolis.names import counted
 from metropolis.rules.metrics import COORDINATE_MAX, METRICS, GenAgent, Geodesic, Hops
 from metropolis.rules.metrics import distance as metric_distance
 from metropolis.trace.order import parents_first
@@ -245,9 +246,7 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
     step, agent = bad
     before, after = positions[step, agent], positions[step + 1, agent]
     more = int(too_far.sum()) - 1
-    others = ""
-    if more:
-        others = f" (and {more} more {'jumps' if more > 1 else 'jump'})"
+    others = f" (and {counted(more, 'more jump')})" if more else ""
     distance = float(displacement(meta.metric, after - before))
     if meta.metric in WALKING and meta.map is not None:
         walk = meta.map.walk(before, after)

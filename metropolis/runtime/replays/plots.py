@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metropolis.names import counted
 from metropolis.runtime.replays.modes import MODES
 from metropolis.runtime.replays.replay import ReplayResult
 from metropolis.trace.schema import Trace
@@ -143,8 +144,8 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
     axes.set_xticks(
         range(len(groups)),
         [
-            f"hours {hours}\n{agents} agents\n{instances} "
-            f"{'instances' if instances > 1 else 'instance'}\npolicy {policy}"
+            f"hours {hours}\n{counted(agents, 'agent')}\n{counted(instances, 'instance')}\n"
+            f"policy {policy}"
             for hours, agents, instances, policy in groups
         ],
     )
