@@ -49,6 +49,7 @@ PARTS = (
     "torch_engine",
     "plan",
     "adapters",
+    "command_options",
     "bench",
     "cli",
     "__main__",

@@ -17,8 +17,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench import SEEDS
 from metropolis.bench._spread import SPREAD, spread
+from metropolis.command_options import SEEDS
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import (
     ReplayResult,

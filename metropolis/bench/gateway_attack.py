@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 import click
 import numpy as np
 
-from metropolis.bench import METROPOLIS, Number, python_command, server
+from metropolis.bench import METROPOLIS, python_command, server
 from metropolis.bench.gateway import cpu_s_of, request_of
 from metropolis.bench.stub_server import MODEL, latency_s, stub_server
+from metropolis.command_options import Number
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.progress import progress_bar
 

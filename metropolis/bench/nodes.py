@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metropolis.bench import Number, need
+from metropolis.bench import need
 from metropolis.bench.recovery import world as walkers
 from metropolis.bench.recovery.setup import MODES, Environment, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
+from metropolis.command_options import Number
 from metropolis.progress import progress_bar
 from metropolis.types import MetropolisError
 

@@ -21,8 +21,9 @@ from typing import Any
 
 import click
 
-from metropolis.bench import METROPOLIS, Number, server
+from metropolis.bench import METROPOLIS, server
 from metropolis.bench._scripted_answers import ScriptedAnswers
+from metropolis.command_options import Number
 from metropolis.durable import reported
 from metropolis.llm.placement import GATEWAY
 from metropolis.types import MetropolisError

@@ -7,12 +7,11 @@ import json
 
 import click
 
-from metropolis.bench import MODEL
-from metropolis.cli.choices import Integer, on_command_line
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock, filled
 from metropolis.cli.terminal import without_controls
+from metropolis.command_options import MODEL, Integer, on_command_line
 from metropolis.llm.client import Client
 from metropolis.names import check_name, check_text
 from metropolis.runtime.folder.checkpoint import Checkpoint

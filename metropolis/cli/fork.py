@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from metropolis.cli.choices import Integer, on_command_line
 from metropolis.cli.live import checked_backend, run_scenario
 from metropolis.cli.resume import later_options
 from metropolis.cli.run_folders import new_folder, run_folder
 from metropolis.cli.run_options import options_of
 from metropolis.cli.verification import verification
+from metropolis.command_options import Integer, on_command_line
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.edit_context import Edit

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import click
 
-from metropolis.bench import Number
 from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, log
 from metropolis.cli.host import host_option
+from metropolis.command_options import Number
 from metropolis.dispatch.base import Fleet
 from metropolis.gateway.engine_client import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, EngineClient
 from metropolis.gateway.keys import engine_key

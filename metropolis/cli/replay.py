@@ -12,12 +12,11 @@ from typing import Any
 
 import click
 
-from metropolis.bench import INSTANCE, MODEL, fleet_of
-from metropolis.cli.choices import NamedChoice, on_command_line
 from metropolis.cli.replay_table import as_row, print_table
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.cli.view import show_folder
+from metropolis.command_options import INSTANCE, MODEL, NamedChoice, fleet_of, on_command_line
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.names import did_you_mean
 from metropolis.policy.named import REUSES, names_of

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from metropolis.cli.choices import on_command_line
 from metropolis.cli.live import continue_run
 from metropolis.cli.run import command as run
 from metropolis.cli.run_folders import latest_folder, run_folder
 from metropolis.cli.run_options import FIXED_OPTIONS
+from metropolis.command_options import on_command_line
 from metropolis.types import Step
 
 

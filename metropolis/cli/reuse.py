@@ -10,9 +10,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench import Number
 from metropolis.cli.serve_torch import NamedModel
 from metropolis.cli.terminal import printable
+from metropolis.command_options import Number
 from metropolis.reuse.plan import Plan, PlanPoint, load_plan, write_plan
 from metropolis.runtime.replays.plots import prepare_figures
 from metropolis.tables import print_whole

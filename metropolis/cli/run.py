@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-from metropolis.bench import INSTANCE, MODEL, Number
-from metropolis.cli.choices import Integer, NamedChoice, on_command_line
 from metropolis.cli.live import (
     FINISHED,
     continue_run,
@@ -27,6 +25,14 @@ from metropolis.cli.run_options import (
 )
 from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
+from metropolis.command_options import (
+    INSTANCE,
+    MODEL,
+    Integer,
+    NamedChoice,
+    Number,
+    on_command_line,
+)
 from metropolis.llm.client import PATIENCE_S
 from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar

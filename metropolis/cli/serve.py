@@ -19,9 +19,9 @@ from typing import IO
 import click
 from rich.console import Console
 
-from metropolis.bench import Number
 from metropolis.cli.host import host_option
 from metropolis.cli.serve_torch import command as serve_torch
+from metropolis.command_options import Number
 from metropolis.process_group import ProcessGroup
 from metropolis.types import MetropolisError
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metropolis.cli.choices import Integer
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock
 from metropolis.cli.terminal import without_controls
+from metropolis.command_options import Integer
 from metropolis.names import check_name, cut
 from metropolis.runtime.reruns.state_at import agent_at, state_at
 from metropolis.types import MetropolisError, Step

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from metropolis.bench import MODEL, Number
+from metropolis.command_options import MODEL, Number
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.names import counted
 from metropolis.progress import progress_bar

@@ -15,7 +15,6 @@ from math import inf
 import click
 from rich.console import Console
 
-from metropolis.bench import SEEDS, loads_of, some_of
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.agentix.measure import Bench, Measured
 from metropolis.bench.agentix.systems import AGENTIX, SYSTEMS, System
@@ -25,6 +24,7 @@ from metropolis.bench.agentix.tables import (
     PAPER_TIMES,
     show,
 )
+from metropolis.command_options import SEEDS, loads_of, some_of
 from metropolis.sim.options import Preemption
 from metropolis.sim.profiles import load_entry
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS

@@ -15,11 +15,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, loads_of, some_of
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import SYSTEMS, Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
+from metropolis.command_options import INSTANCE, SEEDS, Number, fleet_of, loads_of, some_of
 from metropolis.durable import reported
 from metropolis.names import did_you_mean
 from metropolis.trace.generate.agentic import (

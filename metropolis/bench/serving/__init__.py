@@ -18,9 +18,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench import INSTANCE, SEEDS, Number, fleet_of, some_of
 from metropolis.bench._spread import SPREAD, spread
 from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Society
+from metropolis.command_options import INSTANCE, SEEDS, Number, fleet_of, some_of
 from metropolis.policy.named import DISPATCHERS, names_of
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import plug_ins

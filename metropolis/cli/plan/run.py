@@ -13,13 +13,12 @@ from pathlib import Path
 import click
 import msgspec
 import numpy as np
-from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
-from metropolis.bench import Number
 from metropolis.cli.plan.show_report import new_console, print_gantt, print_stages
 from metropolis.cli.terminal import printable, without_controls
+from metropolis.command_options import Number, on_command_line
 from metropolis.open_files import raise_limit
 from metropolis.plan.application_file import LoadedApplication, read_application
 from metropolis.plan.machine import Machine
@@ -96,9 +95,7 @@ SIMULATED = "simulated, with other output lengths"
     help="Start no engines: simulate the run, with output lengths that the plan did not know.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
 def command(
-    context: click.Context,
     path: Path,
     out: Path | None,
     schedule_file: Path | None,
@@ -144,7 +141,7 @@ def command(
     )
     Communicator(loaded.application, {})  # every part has a text: before --out has the application
     continues = has_run(out) and schedule_file is None
-    if continues and context.get_parameter_source("method") is ParameterSource.COMMANDLINE:
+    if continues and on_command_line({"method": method}):
         raise MetropolisError(
             f"--method is for a new schedule, and the run in {out} follows its own; omit it, "
             "or give another one with --schedule"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import msgspec
-from click.core import ParameterSource
 
 from metropolis.cli.plan.show_report import (
     as_json,
@@ -19,6 +18,7 @@ from metropolis.cli.plan.show_report import (
     print_stages,
 )
 from metropolis.cli.terminal import printable
+from metropolis.command_options import on_command_line
 from metropolis.plan.application_file import read_application
 from metropolis.plan.comparison import compare
 from metropolis.plan.plots import write_gantt
@@ -47,9 +47,8 @@ from metropolis.types import MetropolisError
 @click.option("--out", type=click.Path(path_type=Path), help="A file for the schedule shown.")
 @click.option("--figures", type=click.Path(path_type=Path), help="A folder for figures.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.pass_context
 def command(
-    context: click.Context, path: Path, methods: tuple[str, ...], draws: int, seed: int,
+    path: Path, methods: tuple[str, ...], draws: int, seed: int,
     out: Path | None, figures: Path | None, is_json: bool,
 ) -> None:  # fmt: skip
     """Plan an application, and show the schedule and simulated runs of it.
@@ -60,12 +59,12 @@ def command(
     if figures is not None:
         prepare_figures(figures)
     if path.is_dir() or path.suffix == ".json":
-        for name in ("methods", "draws", "seed", "out"):
-            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                option = "method" if name == "methods" else name
-                raise MetropolisError(
-                    f"--{option} is for applications, and {path} has schedules; omit it"
-                )
+        given = {"methods": methods, "draws": draws, "seed": seed, "out": out}
+        for name in on_command_line(given):
+            option = "method" if name == "methods" else name
+            raise MetropolisError(
+                f"--{option} is for applications, and {path} has schedules; omit it"
+            )
         _show_schedules(path, figures, is_json)
     else:
         _show_application(path, methods or METHODS, draws, seed, out, figures, is_json)

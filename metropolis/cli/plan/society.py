@@ -12,10 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench import MODEL
-from metropolis.cli.choices import NamedChoice
 from metropolis.cli.replay import cut_hours
 from metropolis.cli.terminal import printable
+from metropolis.command_options import MODEL, NamedChoice
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.plan.machine import Machine
 from metropolis.plan.society.allocation import GPUS_MAX
