@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import click
 
+from metropolis.cli.replay_options import CommaSeparated, Speculation, distance
 from metropolis.cli.replay_table import as_row, print_table
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
+from metropolis.cli.trace_parts import cut_agents, cut_hours
 from metropolis.cli.view import show_folder
 from metropolis.command_options import INSTANCE, MODEL, NamedChoice, fleet_of, on_command_line
 from metropolis.llm.model_choice import ModelChoice
-from metropolis.names import did_you_mean
 from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
@@ -40,76 +40,10 @@ from metropolis.sim.fleet import INSTANCES_MAX, SimulatedFleet
 from metropolis.trace.mining import InteractionGraph
 from metropolis.trace.parquet import IN_RUN, read_trace
 from metropolis.trace.schema import Trace
-from metropolis.trace.validate import LIMIT
-from metropolis.types import MetropolisError
 
 COUNT_MAX = 1_000_000
 EQUAL_ONLY = "no_dependency"
 """The mode that is a bound for equal instances only."""
-
-
-class CommaSeparated(click.ParamType[list[Any]]):
-    """A list like `1,8`, each item checked against `choices` or converted by `convert_item`."""
-
-    name = "list"
-
-    def __init__(
-        self,
-        choices: Sequence[str] = (),
-        *,
-        most: int | None = None,
-        also: Mapping[str, str] | None = None,
-    ) -> None:
-        """`also` maps further names to choices; with `most` items are numbers from 1 to it."""
-        self.choices, self.also, self.most = choices, also or {}, most
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[Any]:
-        """Split and check."""
-        if isinstance(value, list):
-            return value
-        items = [item.strip() for item in str(value).split(",") if item.strip()]
-        items = [self.also.get(item, item) for item in items]
-        if not items:
-            self.fail("is empty; give at least one item", param, ctx)
-        for item in items:
-            if self.choices and item not in self.choices:
-                meant = did_you_mean(item, [*self.choices, *self.also])
-                names = ", ".join([*self.choices, *self.also])
-                self.fail(f"{item!r} is not one of {names}{meant}", param, ctx)
-            if self.most and not (item.isdecimal() and 0 < int(item) <= self.most):
-                self.fail(f"{item!r} is not a whole number from 1 to {self.most}", param, ctx)
-        unique = list(dict.fromkeys(items))
-        return [int(item) for item in unique] if self.most else unique
-
-
-def _distance(
-    _context: click.Context, _parameter: click.Parameter, value: float | None
-) -> float | None:
-    if value is not None and not 0 <= value <= LIMIT:  # refuses nan, too
-        raise click.BadParameter(f"{value} is not a number from 0 to {LIMIT:g}")
-    return value
-
-
-class Speculation(click.ParamType[Risk | None]):
-    """`off` (None), `auto` or a number from 0 to 1."""
-
-    name = "risk"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Risk | None:
-        """Parse and check the range."""
-        if value in ("off", "auto"):
-            return None if value == "off" else AUTO_RISK
-        try:
-            risk = float(value)
-        except ValueError:
-            risk = -1.0
-        if not 0 <= risk <= 1:  # refuses nan, too
-            self.fail(f"{value!r} is not off, auto or a number from 0 to 1", param, ctx)
-        return Risk(risk)
 
 
 @click.command(name="replay")
@@ -173,8 +107,8 @@ class Speculation(click.ParamType[Risk | None]):
     help="How distance is measured; geodesic and genagent walk around the map's walls. "
     "[default: the trace's]",
 )
-@click.option("--radius", type=float, callback=_distance, help="Override the perception radius.")
-@click.option("--velocity", type=float, callback=_distance, help="Override the maximum velocity.")
+@click.option("--radius", type=float, callback=distance, help="Override the perception radius.")
+@click.option("--velocity", type=float, callback=distance, help="Override the maximum velocity.")
 @click.option(
     "--speculation",
     type=Speculation(),
@@ -248,53 +182,36 @@ def command(
         )
     if prefix_reuse and reuse is not None:
         raise click.UsageError("--reuse says what is reused; omit --prefix-reuse")
-    for fleet, policy in product(fleets, policies):  # fail fast on wrong names
-        cache_choice(replace(setting, fleet=fleet))
-        check_models(whole, fleet)
-        plug_ins(policy, dispatcher, fleet.dispatcher_view())
-    can_speculate = all(runs_in_core(replace(setting, policy=policy)) for policy in policies)
+    settings = [
+        replace(setting, fleet=fleet, policy=policy) for fleet, policy in product(fleets, policies)
+    ]
+    for each in settings:  # fail fast on wrong names
+        cache_choice(each)
+        check_models(whole, each.fleet)
+        plug_ins(each.policy, dispatcher, each.fleet.dispatcher_view())
     windows = [
         (text, cut_agents(cut_hours(whole, text), count))
         for text in hours
         for count in agents or [whole.agents]
     ]
-    if modes is None:
-        knows_values = all(window.dependencies is not None for _, window in windows)
-        modes = _applicable(fleets[0], reuse, can_speculate=can_speculate, has_values=knows_values)
-    elif not can_speculate and any(MODES[name].is_optimistic for name in modes):
-        raise click.UsageError(
-            "--modes: optimistic needs equal instances, the policy step or fcfs, no dispatcher and "
-            "no --reuse"
-        )
-    if "optimistic" not in modes and on_command_line({"speculation": speculation}):
+    to_replay = _modes_to_replay(modes, settings, windows)
+    if "optimistic" not in to_replay and on_command_line({"speculation": speculation}):
         raise click.UsageError("--speculation is for the mode optimistic; omit it")
     check_moves(whole, setting.metric.name, setting.max_velocity, trace)
     if figures is not None:
         prepare_figures(figures)
-    scratch = TemporaryDirectory() if view and record is None else None
-    if scratch is not None:
-        record = Path(scratch.name)
+    if view and record is None:
+        record = Path(click.get_current_context().with_resource(TemporaryDirectory()))
     if record is not None:
-        if all(MODES[name].is_bound for name in modes):
-            raise click.UsageError(
-                "--record and --view show executions, and all of --modes are bounds; name another"
-            )
-        if len(windows) * len(fleets) * len(policies) > 1:
-            raise click.UsageError(
-                "--record and --view are for one setting: give --instances, --agents, --hours and "
-                "--policy one value each"
-            )
+        _check_recordable(to_replay, len(windows) * len(settings))
         prepare_folder(record)
-    settings = [
-        replace(setting, fleet=fleet, policy=policy) for fleet, policy in product(fleets, policies)
-    ]
-    results, graphs = _replay_all(windows, settings, modes)
+    results, graphs = _replay_all(windows, settings, to_replay)
     if record is not None:
         file = Path(trace) / IN_RUN if Path(trace).is_dir() else Path(trace)
         is_whole = results[0][0] is read
         record_replays(record, *results[0], file if is_whole else None)
-    flat = [result for _, of_window in results for result in of_window]
     if as_json:
+        flat = [result for _, of_window in results for result in of_window]
         click.echo(json.dumps([as_row(setting, flat, result) for result in flat], indent=2))
     else:
         for (window, of_window), graph in zip(results, graphs, strict=True):
@@ -307,19 +224,44 @@ def command(
         show_folder(record)
 
 
-def _applicable(
-    fleet: SimulatedFleet, reuse: str | None, *, can_speculate: bool, has_values: bool
-) -> list[str]:
-    """The modes that are replayed if none is named."""
-    is_uniform = len(fleet.kinds) == 1
+def _modes_to_replay(
+    named: Sequence[str] | None,
+    settings: Sequence[Setting],
+    windows: Sequence[tuple[str, Trace]],
+) -> Sequence[str]:
+    """The modes `named`; None: all that are possible in each of `settings` and `windows`."""
+    can_speculate = all(map(runs_in_core, settings))
+    if named is not None:
+        if not can_speculate and any(MODES[name].is_optimistic for name in named):
+            raise click.UsageError(
+                "--modes: optimistic needs equal instances, the policy step or fcfs, no dispatcher "
+                "and no --reuse"
+            )
+        return named
+    is_uniform = len(settings[0].fleet.kinds) == 1
+    has_reuse = settings[0].reuse is not None
+    has_values = all(window.dependencies is not None for _, window in windows)
     return [
         name
         for name, mode in MODES.items()
         if (is_uniform or name != EQUAL_ONLY)
-        and (reuse is None or not mode.is_bound)
+        and not (has_reuse and mode.is_bound)
         and (can_speculate or not mode.is_optimistic)
         and (has_values or not mode.needs_values)
     ]
+
+
+def _check_recordable(modes: Sequence[str], count: int) -> None:
+    """Raise UsageError unless the modes include an execution, and the `count` of settings is 1."""
+    if all(MODES[name].is_bound for name in modes):
+        raise click.UsageError(
+            "--record and --view show executions, and all of --modes are bounds; name another"
+        )
+    if count > 1:
+        raise click.UsageError(
+            "--record and --view are for one setting: give --instances, --agents, --hours and "
+            "--policy one value each"
+        )
 
 
 def _replay_all(
@@ -356,35 +298,3 @@ def make_setting(
     if radius is not None:
         meta = replace(meta, perception_radius=radius, joint_radius=None)
     return replace(Setting.of(meta, fleet, metric=metric), prefix_reuse=prefix_reuse)
-
-
-def cut_hours(trace: Trace, hours: str) -> Trace:
-    """Return the part of the simulated day in `hours`, like `12-13`; `all` is the whole trace."""
-    if hours == "all":
-        return trace
-    first_text, _, last_text = hours.partition("-")
-    try:
-        first_hour, last_hour = float(first_text), float(last_text)
-    except ValueError:
-        raise MetropolisError(
-            f"--hours: {hours!r} is not a stretch of hours; write it like 12-13, or all"
-        ) from None
-    if not first_hour < last_hour:
-        raise MetropolisError(f"--hours: {hours} ends before it begins; write it like 12-13")
-    try:
-        window = trace.between_hours(first_hour, last_hour)
-    except MetropolisError as error:
-        raise MetropolisError(f"--hours: {error}") from None
-    if not window.steps:
-        raise MetropolisError(f"--hours: {hours} is shorter than a step of {trace.meta.step_s:g} s")
-    return window
-
-
-def cut_agents(trace: Trace, count: int) -> Trace:
-    """Return the trace of the first `count` agents."""
-    if count > trace.agents:
-        raise MetropolisError(
-            f"--agents: {count} is more than the {trace.agents} agents of the trace; "
-            "`metropolis trace tile` makes a larger one"
-        )
-    return trace if count == trace.agents else trace.first_agents(count)

@@ -12,8 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.cli.replay import cut_hours
 from metropolis.cli.terminal import printable
+from metropolis.cli.trace_parts import cut_hours
 from metropolis.command_options import MODEL, NamedChoice
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.plan.machine import Machine
