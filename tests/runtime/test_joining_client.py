@@ -40,7 +40,8 @@ def test_a_cancelled_request_is_not_joined() -> None:
             return "yes"
 
     async def ask_twice() -> Any:
-        client = JoiningClient(Slow(), SimpleNamespace(), time.monotonic)  # type: ignore[arg-type]
+        gate: Any = SimpleNamespace()
+        client = JoiningClient(Slow(), KeptAnswers(None, {}), gate, time.monotonic)  # type: ignore[arg-type]
         request = LLM(client, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
         first = asyncio.create_task(client.call(request))
         await asyncio.sleep(0)
@@ -73,8 +74,7 @@ def test_an_answer_to_a_cancelled_request_is_kept_or_refused(iterations: int) ->
         """Whether the answer is kept, and whether the connection is closed."""
         loop, kept = asyncio.get_running_loop(), KeptAnswers(None, {})
         client = Client(Compatible(f"http://127.0.0.1:{listening.getsockname()[1]}", model="m"))
-        client.journal = kept
-        joining = JoiningClient(client, Open(), time.monotonic)  # type: ignore[arg-type]
+        joining = JoiningClient(client, kept, Open(), time.monotonic)  # type: ignore[arg-type]
         request = LLM(joining, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
         asking = asyncio.create_task(joining.call(request))
         server, _ = await loop.sock_accept(listening)

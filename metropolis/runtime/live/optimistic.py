@@ -25,15 +25,15 @@ from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits, SharedCommits
-from metropolis.workers.optimistic.digests import Digests
 from metropolis.workers.optimistic.executions import Observer
 from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.optimistic.worker import AHEAD_MAX, OptimisticWorker
+from metropolis.workers.optimistic.world_states import WorldStates
 from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
-from metropolis.world.state import State
+from metropolis.world.entities import Entity
 
 WASTE_BUDGET = 0.2
 """The default budget where calls cost nothing but time."""
@@ -151,63 +151,62 @@ class OptimisticWorkerPool:
 
     def _worker(self, first: Step, commits: Commits) -> OptimisticWorker:
         """The worker of a run whose agents are at step `first`."""
-        world, digests = self._world, Digests(first)
-        if world.perception_radius == inf:
+        radius = self._world.perception_radius
+        if radius == inf:
             raise MetropolisError(
                 "the world's perception_radius is infinite, so no agent can run ahead of others; "
                 "use the mode lockstep, or a radius"
             )
         entities, events = retry(self._store.world, first)
-        final = State(world.metric, world.perception_radius, entities, first)
-        predicted = State(world.metric, world.perception_radius, entities, first)
-        for state in (final, predicted):
-            state.restore_events(events)
+        states = WorldStates(self._world, entities, events, first)
         names = [agent.name for agent in self._agents]
-        steps = self._last_step - first
-        positions = bodies(entities, names)
-        speculation = NativeSpeculation(
-            native_controller(
-                self._rule, world.metric, world.reach.rounded_velocity, positions, steps
-            ),
-            world.metric,
-            world.reach.cluster_radius,
-            names,
-            {entity.name: digests.value(entity) for entity in entities},
-            [mind.digest for mind in self._minds.final],
-            steps,
-            perception_radius=world.perception_radius,
-        )
+        speculation = self._speculation(states, entities, names)
         # A claim contains only the answers of its step.
         bought = retry(self._store.answers, range(first, first + AHEAD_MAX + 1))
         answers = KeptAnswers(self._client.journal, bought)
-        self._client.journal = answers
-        threads, waiting_max = self._local.threads_max, inf
-        if self._local.uses_threads:
-            # Also with a thread for each agent, one must be left to needed steps: an agent may get
-            # many questions at once, or one while its next step already waits.
-            waiting_max = threads - 1 if threads >= len(names) else threads // 2
-        self._gate = gate = CallGate(
-            speculation,
-            predicted,
-            names,
-            world.perception_radius,
-            self.waste_budget,
-            waiting_max,
+        self._gate = CallGate(
+            speculation, states.predicted, names, radius, self.waste_budget, self._waiting_max()
         )
-        self._local.client = client = JoiningClient(self._client, gate, self._local.clock)
+        client = JoiningClient(self._client, answers, self._gate, self._local.clock)
+        self._local.client = client
         decisions = make_decisions(*self._where, self._spec, self._local, self._minds)
         return OptimisticWorker(
             self._local,
             commits,
-            self._agents,
+            names,
             speculation,
             self._minds,
             decisions,
-            final,
-            predicted,
+            states,
             client,
-            answers,
-            digests,
-            gate,
             self._observer,
         )
+
+    def _speculation(
+        self, states: WorldStates, entities: Sequence[Entity], names: Sequence[str]
+    ) -> NativeSpeculation:
+        """The speculation of all steps from the first of `states` on."""
+        world, steps = self._world, self._last_step - states.first_step
+        positions = bodies(entities, names)
+        velocity = world.reach.rounded_velocity
+        return NativeSpeculation(
+            native_controller(self._rule, world.metric, velocity, positions, steps),
+            world.metric,
+            world.reach.cluster_radius,
+            names,
+            {entity.name: states.digests.value(entity) for entity in entities},
+            [mind.digest for mind in self._minds.final],
+            steps,
+            perception_radius=world.perception_radius,
+        )
+
+    def _waiting_max(self) -> float:
+        """How many executions may wait at the gate.
+
+        Also with a thread for each agent, one must be left to needed steps: an agent may get many
+        questions at once, or one while its next step already waits.
+        """
+        if not self._local.uses_threads:
+            return inf
+        threads = self._local.threads_max
+        return threads - 1 if threads >= len(self._agents) else threads // 2

@@ -74,9 +74,13 @@ class JoiningClient:
     A request that no execution waits for any more stays in flight until `cancel_orphans`.
     """
 
-    def __init__(self, client: Client, gate: CallGate, clock: Callable[[], float]) -> None:
-        """`clock` gives the times of requests."""
-        self._client, self._gate, self._clock = client, gate, clock
+    def __init__(
+        self, client: Client, answers: KeptAnswers, gate: CallGate, clock: Callable[[], float]
+    ) -> None:
+        """`client` keeps its answers in `answers`; `clock` gives the times of requests."""
+        self._client, self._clock = client, clock
+        self.answers, self.gate = answers, gate
+        client.journal = answers
         gate.progress = self._progress
         self._ended = 0
         """Requests that have ended."""
@@ -156,7 +160,7 @@ class JoiningClient:
         """`request`, once it may be sent."""
         self._check_open(key)
         if request.speculative and key not in self._in_flight and not self._is_known(key):
-            request = replace(request, speculative=not await self._gate.enter(key))
+            request = replace(request, speculative=not await self.gate.enter(key))
             self._check_open(key)
         return request
 
@@ -179,12 +183,11 @@ class JoiningClient:
             raise asyncio.CancelledError
 
     def _is_known(self, key: Key) -> bool:
-        journal = self._client.journal
-        return journal is not None and journal.get(key) is not None
+        return self.answers.get(key) is not None
 
     def promote(self, agent: AgentId, step: Step) -> None:
         """The requests of an agent-step are needed."""
-        self._gate.promote(agent, step)
+        self.gate.promote(agent, step)
         backend = self._client.backend
         if isinstance(backend, Promoter):
             for one in (

@@ -35,13 +35,12 @@ from metropolis.speculation.base import (
 from metropolis.types import AgentId, Step
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
-from metropolis.workers.optimistic.call_gate import CallGate
+from metropolis.workers.optimistic.answers import JoiningClient
 from metropolis.workers.optimistic.commits import Commits
 from metropolis.workers.optimistic.decisions import Decisions, WorkerLostError
-from metropolis.workers.optimistic.digests import Digests
 from metropolis.workers.optimistic.executions import Observer, OneProceed, OneResolution
 from metropolis.workers.optimistic.minds import Mind, Minds
+from metropolis.workers.optimistic.world_states import WorldStates
 from metropolis.world.base import UNDECIDED, Agent
 from metropolis.world.state import State
 
@@ -53,31 +52,26 @@ AHEAD_MAX = 100
 class OptimisticWorker:
     """Runs every cluster of the run, and agents ahead of that.
 
-    Final results go to `commits`. Steps of `speculation` count from `final.first_step`.
+    Final results go to `commits`. Steps of `speculation` count from `states.first_step`.
     """
 
     def __init__(
         self,
         local: LocalWorker,
         commits: Commits,
-        agents: Sequence[Agent],
+        names: Sequence[str],
         speculation: Speculation,
         minds: Minds,
         decisions: Decisions,
-        final: State,
-        predicted: State,
+        states: WorldStates,
         client: JoiningClient,
-        answers: KeptAnswers,
-        digests: Digests,
-        gate: CallGate,
         observer: Observer | None = None,
     ) -> None:
-        """`final`, `predicted` and `minds` are as of the beginning of the run."""
-        self._local, self._commits, self._observer, self._gate = local, commits, observer, gate
-        self._names = [agent.name for agent in agents]
-        self._final, self._predicted, self._first = final, predicted, final.first_step
-        self._minds, self._answers, self._digests = minds, answers, digests
-        self._speculation, self._decisions, self._client = speculation, decisions, client
+        """`names` are those of the agents; `states` and `minds` are as of the run's beginning."""
+        self._local, self._commits, self._names, self._observer = local, commits, names, observer
+        self._states, self._digests, self._first = states, states.digests, states.first_step
+        self._speculation, self._minds, self._decisions = speculation, minds, decisions
+        self._client, self._gate = client, client.gate
         client.on_orphan = self._settle_soon
         self._proceeds: dict[ExecutionId, OneProceed] = {}
         self._proceed_of: defaultdict[Step, dict[AgentId, ExecutionId]] = defaultdict(dict)
@@ -172,8 +166,8 @@ class OptimisticWorker:
                 self._resolutions.pop(id, None)
                 self._predictions.pop(id, None)
         self._floor = floor
-        for kept in (self._final, self._predicted, self._answers):
-            kept.collect(self._first + floor)
+        self._states.collect(self._first + floor)
+        self._client.answers.collect(self._first + floor)
         return True
 
     # --- commands
@@ -224,7 +218,7 @@ class OptimisticWorker:
         self._proceeds[one.id] = one
         if self._observer is not None:
             self._observer.began(step, number)
-        state = self._final if command.sure else self._predicted
+        state = self._states.read_by(sure=command.sure)
         try:
             observation, view = self._local.observe(agent, step, state)
             one.reads, one.observed = view.reads, len(view.reads)
@@ -253,7 +247,7 @@ class OptimisticWorker:
         one = OneResolution.of(command.id, step, proceeds, command.sure)
         self._resolutions[one.id] = one
         self._written_at[command.step].append(one.id)
-        state = self._final if command.sure else self._predicted
+        state = self._states.read_by(sure=command.sure)
         try:
             one.begin(self._local, state, self._minds)
             if one.resolving is None:
@@ -274,7 +268,7 @@ class OptimisticWorker:
 
     def _resolved(self, one: OneResolution, state: State) -> None:
         one.collect(self._local, state, self._minds)
-        digests, sure = self._digests, state is self._final
+        digests, sure = self._digests, state is self._states.final
         reads = [read for member in one.members for read in digests.reads(member, sure=sure)]
         minds = {agent: mind.digest for agent, mind in one.minds.items()}
         writes, events = digests.writes(one.writes), digests.events(one.events)
@@ -351,7 +345,7 @@ class OptimisticWorker:
                 one.task.cancel()
 
     def _put(self, one: OneResolution) -> None:
-        self._predicted.put(one.step, one.writes, one.events)
+        self._states.predicted.put(one.step, one.writes, one.events)
         one.is_predicted = True
         self._advanced.update(one.agents)
 
@@ -359,7 +353,7 @@ class OptimisticWorker:
         body, path = source.forecasts[command.agent]
         step = self._first + command.step
         write = {body.name: body.moved(path[step - source.step - 1])}
-        self._predicted.put(step, write, ())
+        self._states.predicted.put(step, write, ())
         self._predictions[command.id] = step, body.name
         self._advanced.add(command.agent)
         self._written_at[command.step].append(command.id)
@@ -367,12 +361,12 @@ class OptimisticWorker:
     def _drop(self, id: ExecutionId) -> None:
         if id in self._predictions:
             step, name = self._predictions.pop(id)
-            self._predicted.retract(step, [name], ())
+            self._states.predicted.retract(step, [name], ())
             return
         one = self._resolutions.pop(id, None)
         if one is not None and one.is_predicted:
             names = [self._names[agent] for agent in one.agents]
-            self._predicted.retract(one.step, one.writes, names)
+            self._states.predicted.retract(one.step, one.writes, names)
 
     def _promote(self, id: ExecutionId) -> None:
         if (one := self._proceeds.get(id)) is not None:
@@ -383,7 +377,7 @@ class OptimisticWorker:
 
     def _commit(self, command: CommitResult) -> None:
         one = self._resolutions.pop(command.id)
-        self._final.commit(one.step, one.writes, one.events)
+        self._states.final.commit(one.step, one.writes, one.events)
         for agent, mind in one.minds.items():
             self._minds.final[agent] = mind
             functions = [call.function for call in one.log.calls.get(agent, ())]
