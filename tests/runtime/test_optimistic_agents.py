@@ -15,7 +15,7 @@ import metropolis.workers.local as local
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.runtime.live.optimistic import OptimisticWorkerPool
+from metropolis.runtime.live.optimistic import waste_budget_of
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
@@ -197,10 +197,8 @@ def test_nothing_runs_ahead_by_default_before_a_server_on_the_internet(
 ) -> None:
     assert Compatible(url).is_external is is_external
     assert not Compatible(url, vllm=True).is_external
-    pool: Any = OptimisticWorkerPool
-    made = pool(None, None, [], Client(Compatible(url)), None, 1, 0, None)
-    assert made.waste_budget == (0 if is_external else 0.2)
-    assert pool(None, None, [], Client(Compatible(url)), None, 1, 0, 0.3).waste_budget == 0.3
+    assert waste_budget_of(None, Client(Compatible(url))) == (0 if is_external else 0.2)
+    assert waste_budget_of(0.3, Client(Compatible(url))) == 0.3
 
 
 def test_state_beside_the_fields_is_refused() -> None:

@@ -14,9 +14,9 @@ from metropolis.llm.usage import FREE
 from metropolis.rules.rules import Rule
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.runtime.live.setup import bodies
+from metropolis.runtime.live.stored import StoredRun
 from metropolis.runtime.live.worker_pool import make_decisions
 from metropolis.speculation.native import NativeSpeculation
-from metropolis.store.base import Store
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError, Step
@@ -26,17 +26,23 @@ from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits, SharedCommits
 from metropolis.workers.optimistic.executions import Observer
-from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
+from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.optimistic.worker import AHEAD_MAX, OptimisticWorker
 from metropolis.workers.optimistic.world_states import WorldStates
 from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.worker_spec import WorkerSpec
-from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 
 WASTE_BUDGET = 0.2
 """The default budget where calls cost nothing but time."""
+
+
+def waste_budget_of(configured: float | None, client: Client) -> float:
+    """The share of calls that may be wasted: as `configured`, by default what suits `client`."""
+    if configured is not None:
+        return configured
+    return WASTE_BUDGET if _costs_nothing(client) else 0.0
 
 
 def _costs_nothing(client: Client) -> bool:
@@ -52,26 +58,21 @@ class OptimisticWorkerPool:
     def __init__(
         self,
         worker: LocalWorker,
-        world: World,
-        agents: Sequence[Agent],
-        client: Client,
+        stored: StoredRun,
+        spec: WorkerSpec,
+        minds: Minds,
         rule: Rule,
         last_step: Step,
-        seed: int,
-        waste_budget: float | None,
+        configuration: RunConfiguration,
+        observer: Observer | None,
     ) -> None:
-        """`waste_budget`: see `RunConfiguration`.
-
-        Raises MetropolisError if an agent cannot be saved.
-        """
-        self._local, self._world, self._agents, self._client = worker, world, agents, client
-        self._rule, self._last_step = rule, last_step
-        if waste_budget is None:
-            waste_budget = WASTE_BUDGET if _costs_nothing(client) else 0.0
-        self.waste_budget = waste_budget
-        self._minds = Minds(agents, seed)
-        self.minds = CommittedMinds(self._minds.final)
-        """The minds of a new run."""
+        """`spec` is that of a worker that does not run ahead; `minds` are its agents'."""
+        self._local, self._store, self.shared = worker, stored.store, stored.shared
+        self._spec, self._minds = spec, minds
+        self._world, self._agents, self._client = spec.world, spec.agents, spec.client
+        self._rule, self._last_step, self._observer = rule, last_step, observer
+        self._deciders = configuration.workers, configuration.ray_address
+        self._waste_budget = waste_budget_of(configuration.waste_budget, spec.client)
         self._commits: StoredCommits | None = None
         self._gate: CallGate | None = None
 
@@ -79,23 +80,6 @@ class OptimisticWorkerPool:
     def wasted_calls(self) -> int:
         """Calls of final steps that were sent in vain."""
         return 0 if self._gate is None else self._gate.wasted_calls
-
-    def use(
-        self,
-        store: Store,
-        spec: WorkerSpec,
-        observer: Observer | None,
-        configuration: RunConfiguration,
-        *,
-        shared: bool,
-    ) -> None:
-        """Commit to `store`; `shared`: it shares its data with the worker.
-
-        `spec` is that of a worker that does not run ahead. Agents decide where `configuration`
-        says.
-        """
-        self._store, self._spec, self.shared = store, spec, shared
-        self._observer, self._where = observer, (configuration.workers, configuration.ray_address)
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
@@ -117,7 +101,7 @@ class OptimisticWorkerPool:
         """See WorkerPool."""
 
     async def _run_shared(self, store: MemoryStore) -> None:
-        commits = SharedCommits(store, self.minds)
+        commits = SharedCommits(store, self._minds.committed)
         worker = self._worker(max(store.nodes().steps), commits)
         try:
             await worker.run()
@@ -165,11 +149,11 @@ class OptimisticWorkerPool:
         bought = retry(self._store.answers, range(first, first + AHEAD_MAX + 1))
         answers = KeptAnswers(self._client.journal, bought)
         self._gate = CallGate(
-            speculation, states.predicted, names, radius, self.waste_budget, self._waiting_max()
+            speculation, states.predicted, names, radius, self._waste_budget, self._waiting_max()
         )
         client = JoiningClient(self._client, answers, self._gate, self._local.clock)
         self._local.client = client
-        decisions = make_decisions(*self._where, self._spec, self._local, self._minds)
+        decisions = make_decisions(*self._deciders, self._spec, self._local, self._minds)
         return OptimisticWorker(
             self._local,
             commits,

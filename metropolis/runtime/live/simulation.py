@@ -53,6 +53,7 @@ from metropolis.workers.event_loop import cancel_all, loop_is_running
 from metropolis.workers.invocations import Invocations
 from metropolis.workers.leases import retry
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.optimistic.minds import Minds
 from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
@@ -259,70 +260,67 @@ class Simulation:
             self._recording.notes.clear()  # the checkpoints are not needed
         return found or self._recording.checkpoint
 
-    def _make_worker_pool(
-        self, optimistic: OptimisticWorkerPool | None, timeline: RecordedTimeline | None
-    ) -> WorkerPool:
-        configuration, stored = self.configuration, self._stored
-        if optimistic is None and stored.shared and isinstance(stored.store, MemoryStore):
-            return SharedWorkerPool(self._worker, stored.store)
-        spec = WorkerSpec(
+    def _worker_spec(self) -> WorkerSpec:
+        configuration = self.configuration
+        return WorkerSpec(
             self.world,
             self.agents,
             self.client,
             self._recording.seed,
-            stored.began_s,
+            self._stored.began_s,
             one_by_one=configuration.one_by_one,
             keep_text=configuration.keep_text,
             lease_s=configuration.lease_s,
             invocations=self._invocations,
             stall_s=configuration.stall_s,
         )
-        if optimistic is not None:
-            optimistic.use(stored.store, spec, timeline, configuration, shared=stored.shared)
-            return optimistic
+
+    def _make_worker_pool(self, spec: WorkerSpec) -> WorkerPool:
+        """The workers of a run whose agents do not run ahead."""
+        stored, configuration = self._stored, self.configuration
+        if stored.shared and isinstance(stored.store, MemoryStore):
+            return SharedWorkerPool(self._worker, stored.store)
         return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
 
     # --- main loop
 
     def _executor(self, last_step: Step) -> Executor:
-        configuration, world, store = self.configuration, self.world, self._stored.store
+        configuration, world, stored = self.configuration, self.world, self._stored
+        rule = self._causality
 
         def controller_of(nodes: Nodes) -> NativeController:
-            rule, metric, velocity = self._causality, world.metric, world.reach.rounded_velocity
+            metric, velocity = world.metric, world.reach.rounded_velocity
             return NativeController.of_rule(
                 rule, metric, velocity, nodes.positions, last_step, steps=nodes.steps
             )
 
-        optimistic = None
+        minds = None
         if configuration.mode == "optimistic":
-            optimistic = OptimisticWorkerPool(
-                self._worker,
-                world,
-                self.agents,
-                self.client,
-                self._causality,
-                last_step,
-                self._recording.seed,
-                configuration.waste_budget,
-            )
+            minds = Minds(self.agents, self._recording.seed)
+        committed = None if minds is None else minds.committed
+        now_s, is_new = self._clock.now_s(), stored.info() is None
+        stored.create(self.agents, configuration.seed, self._start, last_step, now_s, committed)
+        timeline = self._recorded_timeline(is_new=is_new)
         commit = self._recording.recorder.commit
         record = commit if self._metrics is None else self._metrics.recorded(commit)
-        now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
-        is_new = self._stored.info() is None
-        self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
-        timeline = self._recorded_timeline(is_new=is_new)
+        spec, optimistic = self._worker_spec(), None
+        if minds is not None:
+            optimistic = OptimisticWorkerPool(
+                self._worker, stored, spec, minds, rule, last_step, configuration, timeline
+            )
+            record = optimistic.recorded(record)
         executor = Executor(
             controller_of,
-            store,
-            self._make_worker_pool(optimistic, timeline),
-            record if optimistic is None else optimistic.recorded(record),
+            stored.store,
+            optimistic or self._make_worker_pool(spec),
+            record,
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,
             timeline=timeline,
         )
         if self._metrics is not None:
             self._metrics.serve(executor, self.client, last_step, optimistic)
-        self.client.charge(retry(store.bought))  # there are no other buyers from here on
+        self.client.charge(retry(stored.store.bought))  # there are no other buyers from here on
         return executor
 
     def _recorded_timeline(self, *, is_new: bool) -> RecordedTimeline | None:

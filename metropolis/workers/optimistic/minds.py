@@ -60,7 +60,8 @@ class Minds:
         """Untouched by executions."""
         self._own = agents
         self.final = [Mind(agent, self.save(i, agent)) for i, agent in enumerate(agents)]
-        """After the last committed step of each agent."""
+        """After the last final step of each agent."""
+        self.committed = CommittedMinds(self.final)
 
     def save(self, number: AgentId, agent: Agent, before: Parts | None = None) -> Parts:
         """The state of `agent`; the object `before` if it is equal, which saves memory.
