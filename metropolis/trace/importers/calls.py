@@ -7,11 +7,8 @@ number of characters (4 per token), otherwise from typical lengths of GenAgent's
 from __future__ import annotations
 
 import csv
-import io
-import json
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -20,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.trace.importers.files import keys_once, read_text
+from metropolis.trace.importers.log_lines import log_lines
 from metropolis.trace.schema import Calls, Trace
-from metropolis.trace.validate import brief, check_slips, validate
+from metropolis.trace.validate import brief, validate
 from metropolis.types import MetropolisError
 
 CHARS_PER_TOKEN = 4
@@ -82,7 +79,7 @@ def import_calls(path: str | Path, trace: Trace) -> Trace:
     path = Path(path)
     log = _Log({name: i for i, name in enumerate(trace.meta.agents)}, trace.steps)
     entries = sorted(
-        (log.entry(fields, place) for place, fields in _lines(path)),
+        (log.entry(fields, place) for place, fields in log_lines(path, NAMES)),
         key=lambda entry: (entry.step, entry.agent, entry.seq),
     )
     origin = "derived" if log.estimated else "recorded"
@@ -91,69 +88,6 @@ def import_calls(path: str | Path, trace: Trace) -> Trace:
     )
     validate(imported, path)
     return imported
-
-
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, fields) of each call in the log."""
-    text = read_text(path)
-    if not text.strip():
-        raise MetropolisError(f"{path}: is empty; it should have one call a line")
-    if text.lstrip()[0] == "[":
-        raise MetropolisError(f"{path}: is a JSON array; it should be one object a line, without [")
-    if text.lstrip()[0] == "{":
-        checked: set[str] = set()  # comparing an unknown name with the known ones takes long
-        for number, line in enumerate(text.split("\n"), 1):
-            if not line.strip():
-                continue
-            place = f"{path}, line {number}"
-            try:
-                fields = json.loads(line, object_pairs_hook=keys_once)
-            except (ValueError, RecursionError) as error:
-                why = f"{error}"
-                if isinstance(error, json.JSONDecodeError):
-                    why = f"{error.msg} at column {error.colno}"
-                raise MetropolisError(
-                    f"{place}: is not JSON ({why}); it should be one object a line"
-                ) from None
-            if not isinstance(fields, dict):
-                raise MetropolisError(
-                    f"{place}: is {type(fields).__name__}; it should be an object"
-                )
-            check_slips([name for name in fields if name not in checked], NAMES, place)
-            checked |= fields.keys()
-            yield place, fields
-        return
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = next(reader)
-        if len(header) == 1 and (other := re.search(r"[;\t|]", header[0])):
-            raise MetropolisError(
-                f"{path}, line 1: is separated by {other[0]!r}; it should be separated by commas"
-            )
-        for field in ("step", "agent"):
-            if field not in header:
-                raise MetropolisError(
-                    f"{path}, line 1: the column {field} is missing; the file should be JSON lines"
-                    " or CSV with a header that has step and agent"
-                )
-        if twice := [field for field, count in Counter(header).items() if count > 1]:
-            raise MetropolisError(
-                f"{path}, line 1: has the column {brief(twice[0])} twice; each should be there once"
-            )
-        check_slips(header, NAMES, f"{path}, line 1")
-        for row in reader:
-            if not row:
-                continue
-            place = f"{path}, line {reader.line_num}"
-            if len(row) != len(header):
-                raise MetropolisError(
-                    f"{place}: has {len(row)} fields; it should have {len(header)}, as the header"
-                )
-            yield place, {key: value for key, value in zip(header, row, strict=True) if value}
-    except csv.Error as error:
-        raise MetropolisError(
-            f"{path}, line {reader.line_num}: is not CSV ({error}); it should be one call a line"
-        ) from None
 
 
 class _Log:
@@ -309,8 +243,8 @@ def _text(fields: dict[str, Any], field: str, place: str) -> str | None:
     return value
 
 
-def _columns(entries: list[_Entry]) -> Calls:
-    """The entries as columns; each attempt is a call that waits for the previous attempt."""
+def _parents(entries: Sequence[_Entry]) -> list[list[int]]:
+    """The parents of every attempt; each attempt waits for the previous one of its entry."""
     parents: list[list[int]] = []
     last_of: dict[tuple[int, int], list[int]] = {}  # agent-step -> last attempt of each entry
     waiting: list[tuple[list[int], _Entry]] = []
@@ -342,6 +276,12 @@ def _columns(entries: list[_Entry]) -> Calls:
                 )
             found.append(calls[number])
         found.sort()
+    return parents
+
+
+def _columns(entries: Sequence[_Entry]) -> Calls:
+    """The entries as columns; each attempt is a call."""
+    parents = _parents(entries)
     repeat = np.array([entry.attempts for entry in entries], np.int64)
 
     def numbers(field: str, dtype: type) -> Any:
