@@ -86,63 +86,24 @@ def call_structs(trace: Trace) -> pa.StructArray:
 def read_calls(lists: pa.ListArray, agents: int, place: Place) -> Calls:
     """The calls in `lists`, one list per (step, agent). Raises `MetropolisError` naming the row."""
     counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
-    structs = lists.flatten()
-    n = len(structs)
     row = np.repeat(np.arange(len(counts)), counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
-    seq = np.arange(n) - first
+    seq = np.arange(len(row)) - first
 
     def refuse(i: int, field: str, value: object, right: str) -> MetropolisError:
         where = place(*divmod(int(row[i]), agents))
         return MetropolisError(f"{where}, call {seq[i]}: {field} is {value}; it should be {right}")
 
-    def column(name: str, fits: Callable[[pa.Array], pa.Array]) -> pa.Array | None:
-        """One field of the calls, with nulls unless it is required; None if it is absent."""
-        if structs.type.get_field_index(name) < 0:
-            return None
-        values = fits(pc.struct_field(structs, name))
-        if name in CALL_FIELDS_REQUIRED and values.null_count:
-            raise refuse(int(np.argmax(values.is_null().to_numpy(False))), name, "null", "given")
-        return values
-
-    def integers(name: str, default: int, limit: int = _INT32_MAX) -> Int64:
-        values = column(name, lambda v: v.cast(pa.int64()))
-        if values is None:
-            return np.full(n, default, np.int64)
-        numbers = np.asarray(values.fill_null(default).to_numpy(zero_copy_only=False))
-        if (bad := (numbers > limit) | (numbers < -limit)).any():
-            i = int(np.argmax(bad))
-            raise refuse(i, name, numbers[i], f"at most {limit}")
-        return numbers
-
-    def texts(name: str) -> pa.Array | None:
-        return column(name, lambda v: v.cast(pa.large_string()))
-
-    def names(name: str) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
-        found = texts(name)
-        if found is None:
-            found = pa.repeat(pa.scalar("", pa.large_string()), n)
-        coded = found.fill_null("").dictionary_encode()
-        return (
-            coded.indices.to_numpy(zero_copy_only=False).astype(np.int32),
-            tuple(coded.dictionary.to_pylist()),
-        )
-
-    def text_list(name: str) -> list[str | None] | None:
-        found = texts(name)
-        return None if found is None or found.null_count == n else found.to_pylist()
-
-    if structs.null_count:
-        i = int(np.argmax(structs.is_null().to_numpy(False)))
-        raise refuse(i, "calls", "null", "a struct")
-    function, functions = names("function")
-    model, models = names("model")
-    child, parents = _parents(column("parents", lambda v: v), first, seq, refuse)
-    others = _other_parents(column("other_parents", lambda v: v), agents, counts, row, refuse)
+    fields = _Fields(lists.flatten(), refuse)
+    function, functions = fields.names("function")
+    model, models = fields.names("model")
+    child, parents = _parents(fields.column("parents"), first, seq, refuse)
+    others = _other_parents(fields.column("other_parents"), agents, counts, row, refuse)
     if len(others[0]):
         child, parents = np.append(child, others[0]), np.append(parents, others[1])
         order = np.lexsort((parents, child))
         child, parents = child[order], parents[order]
+    parent_counts = np.bincount(child, minlength=len(row))
     return Calls(
         step=(row // agents).astype(np.int32),
         agent=(row % agents).astype(np.int32),
@@ -150,15 +111,67 @@ def read_calls(lists: pa.ListArray, agents: int, place: Place) -> Calls:
         functions=functions,
         model=model,
         models=models,
-        prompt_tokens=integers("prompt_tokens", 0).astype(np.int32),
-        output_tokens=integers("output_tokens", 0).astype(np.int32),
-        prefix_id=integers("prefix_id", -1, 2**63 - 1),
-        prefix_tokens=integers("prefix_tokens", 0).astype(np.int32),
-        parent_offsets=np.append(0, np.cumsum(np.bincount(child, minlength=n))).astype(np.int64),
+        prompt_tokens=fields.integers("prompt_tokens", 0).astype(np.int32),
+        output_tokens=fields.integers("output_tokens", 0).astype(np.int32),
+        prefix_id=fields.integers("prefix_id", -1, 2**63 - 1),
+        prefix_tokens=fields.integers("prefix_tokens", 0).astype(np.int32),
+        parent_offsets=np.append(0, np.cumsum(parent_counts)).astype(np.int64),
         parents=parents,
-        prompt=text_list("prompt"),
-        completion=text_list("completion"),
+        prompt=fields.texts("prompt"),
+        completion=fields.texts("completion"),
     )
+
+
+class _Fields:
+    """The fields of calls as columns."""
+
+    def __init__(self, structs: pa.StructArray, refuse: Refuse) -> None:
+        """Raises the error of `refuse` for a call that is null, as the methods for a field."""
+        self._structs, self._refuse = structs, refuse
+        if structs.null_count:
+            raise refuse(_first_null(structs), "calls", "null", "a struct")
+
+    def column(self, name: str, kind: pa.DataType | None = None) -> pa.Array | None:
+        """One field, as `kind`, with nulls unless it is required; None if it is absent."""
+        if self._structs.type.get_field_index(name) < 0:
+            return None
+        values = pc.struct_field(self._structs, name)
+        if kind is not None:
+            values = values.cast(kind)
+        if name in CALL_FIELDS_REQUIRED and values.null_count:
+            raise self._refuse(_first_null(values), name, "null", "given")
+        return values
+
+    def integers(self, name: str, default: int, limit: int = _INT32_MAX) -> Int64:
+        """One field; `default` where it is null or absent."""
+        values = self.column(name, pa.int64())
+        if values is None:
+            return np.full(len(self._structs), default, np.int64)
+        numbers = np.asarray(values.fill_null(default).to_numpy(zero_copy_only=False))
+        if (bad := (numbers > limit) | (numbers < -limit)).any():
+            i = int(np.argmax(bad))
+            raise self._refuse(i, name, numbers[i], f"at most {limit}")
+        return numbers
+
+    def names(self, name: str) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+        """Indices into the different names, and these; a missing name is empty."""
+        found = self.column(name, pa.large_string())
+        if found is None:
+            found = pa.repeat(pa.scalar("", pa.large_string()), len(self._structs))
+        coded = found.fill_null("").dictionary_encode()
+        return (
+            coded.indices.to_numpy(zero_copy_only=False).astype(np.int32),
+            tuple(coded.dictionary.to_pylist()),
+        )
+
+    def texts(self, name: str) -> list[str | None] | None:
+        """One field; None if it is null in all calls, or absent."""
+        found = self.column(name, pa.large_string())
+        return None if found is None or found.null_count == len(found) else found.to_pylist()
+
+
+def _first_null(values: pa.Array) -> int:
+    return int(np.argmax(values.is_null().to_numpy(False)))
 
 
 def _parents(lists: pa.Array | None, first: Int64, seq: Int64, refuse: Refuse) -> Pairs:
@@ -170,8 +183,7 @@ def _parents(lists: pa.Array | None, first: Int64, seq: Int64, refuse: Refuse) -
     child = np.repeat(np.arange(n), np.where(chained, seq > 0, given))
     values = lists.flatten()
     if values.null_count:
-        j = int(np.argmax(values.is_null().to_numpy(False)))
-        owner = int(np.repeat(np.arange(n), given)[j])
+        owner = int(np.repeat(np.arange(n), given)[_first_null(values)])
         raise refuse(owner, "parents", "a list with a null", "a list of call numbers")
     parents = child - 1
     own = ~chained[child]
