@@ -7,19 +7,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import metropolis._core as _core
-from metropolis.runtime.replays.core_replay import utilisation
+from metropolis.runtime.replays.measurements import Float64, Measurements, utilisation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
-
-Float64 = npt.NDArray[np.float64]
 
 
 def isolated_sim_s(trace: Trace, fleet: SimulatedFleet, prefix_reuse: bool) -> Float64:
@@ -59,7 +56,7 @@ def _cacheable_tokens(trace: Trace) -> npt.NDArray[np.int64]:
 
 def longest_chain(
     trace: Trace, fleet: SimulatedFleet, graph: InteractionGraph, prefix_reuse: bool
-) -> dict[str, Any]:
+) -> Measurements:
     """Measurements of `critical_path`: the longest chain of dependencies, each call alone."""
     weight = isolated_sim_s(trace, fleet, prefix_reuse)
     path = critical_path(trace, graph, weight)
@@ -67,7 +64,7 @@ def longest_chain(
     return _bound(path.weight, sent, sent + weight, busy=None, preemptions=0)
 
 
-def all_at_once(trace: Trace, fleet: SimulatedFleet, prefix_reuse: bool) -> dict[str, Any]:
+def all_at_once(trace: Trace, fleet: SimulatedFleet, prefix_reuse: bool) -> Measurements:
     """Measurements of `no_dependency`: all calls are sent at time 0.
 
     Raises MetropolisError if the instances differ.
@@ -100,7 +97,7 @@ def _bound(
     completed: Float64,
     busy: float | None,
     preemptions: int,
-) -> dict[str, Any]:
+) -> Measurements:
     """The measurements of a bound, which has no controller and commits nothing."""
     return {
         "makespan_sim_s": makespan_sim_s,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
 import metropolis._core as _core
+from metropolis.runtime.replays.measurements import Measurements, Progress, utilisation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.schema import Trace
-
-Progress = Callable[[int], None]
-"""Called with the number of agent-steps committed since the last call."""
 
 _AGENT_STEPS_PER_SLICE = 20_000
 
@@ -28,8 +24,8 @@ def replay_in_core(
     outstanding_max: int,
     optimism: _core.Optimism | None,
     progress: Progress | None,
-) -> dict[str, Any]:
-    """Measurements of a replay, by field of `ReplayResult`."""
+) -> Measurements:
+    """Measurements of a replay."""
     options, profile = fleet.pool_options(prefix_reuse), fleet.profiles[0]
     pool = _core.InstancePool(profile, len(fleet), **asdict(options))
     calls, values, none = trace.calls, trace.dependencies, np.zeros(0, np.int32)
@@ -85,9 +81,3 @@ def replay_in_core(
         "cluster": replaying.cluster(),
         "wasted": replaying.wasted(),
     }
-
-
-def utilisation(busy_sim_s: float, count: int, makespan_sim_s: float) -> float:
-    """Mean busy share of `count` instances or GPUs; `busy_sim_s`: summed over them."""
-    # sums of floats may exceed the whole by a rounding
-    return min(1.0, busy_sim_s / (count * makespan_sim_s)) if makespan_sim_s else 0.0

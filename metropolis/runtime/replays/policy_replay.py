@@ -18,11 +18,60 @@ import numpy as np
 
 import metropolis._core as _core
 from metropolis.controller.base import NO_AGENT
+from metropolis.dispatch.base import Dispatcher
 from metropolis.llm.tokens import prefix_pieces
-from metropolis.policy.base import QueuedRequest, ServedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
+from metropolis.runtime.replays.measurements import Measurements, Progress, utilisation
 from metropolis.sim.agent_programs import AgentPrograms
+from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
+from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.fleet_schedule import FleetSchedule
 from metropolis.trace.schema import Trace
+
+
+def replay_with_plug_ins(
+    trace: Trace,
+    controller: _core.Controller,
+    fleet: SimulatedFleet,
+    plug_ins: tuple[Policy, Dispatcher],
+    *,
+    schedule: FleetSchedule | None,
+    prefix_reuse: bool,
+    outstanding_max: int,
+    choice: CacheChoice | None,
+    progress: Progress | None,
+) -> Measurements:
+    """Measurements of a replay."""
+    options = fleet.pool_options(prefix_reuse)
+    cluster = SimulatedCluster(fleet.profiles, *plug_ins, options, choice=choice, schedule=schedule)
+    by_text = choice is not None
+    replaying = PolicyReplay(trace, controller, cluster, outstanding_max, progress, by_text=by_text)
+    replaying.run()
+    busy_sim_s, count = cluster.busy_sim_s(), len(fleet)
+    if schedule is not None:
+        count = schedule.gpus
+        busy_sim_s = [
+            each.tensor_parallel * busy
+            for each, busy in zip(fleet.instances, busy_sim_s, strict=True)
+        ]
+    controller_s = replaying.controller_wall_s / (trace.steps * trace.agents)
+    return {
+        "makespan_sim_s": replaying.now_sim_s,
+        "utilisation": utilisation(sum(busy_sim_s), count, replaying.now_sim_s),
+        "preemptions": cluster.preemptions,
+        "wasted_calls": 0,
+        "controller_us_per_agent_step": controller_s * 1e6,
+        "sent_sim_s": replaying.sent_sim_s,
+        "started_sim_s": replaying.started_sim_s,
+        "completed_sim_s": replaying.completed_sim_s,
+        "instance": replaying.instance,
+        "dispatched_sim_s": replaying.dispatched_sim_s,
+        "committed_sim_s": replaying.committed_sim_s,
+        "blocked_by": replaying.blocked_by,
+        "cluster": replaying.cluster,
+        "wasted": np.zeros(0, np.int32),
+    }
 
 
 @dataclass(slots=True)
@@ -42,7 +91,7 @@ class PolicyReplay:
         controller: _core.Controller,
         engines: SimulatedCluster,
         outstanding_max: int = 0,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
         *,
         by_text: bool = False,
     ) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import metropolis._core as _core
 from metropolis.controller.native import mined_controller, native_controller, value_controller
@@ -22,20 +21,17 @@ from metropolis.rules.native import core_metric
 from metropolis.rules.rules import versioned
 from metropolis.runtime.replays.bounds import all_at_once, longest_chain
 from metropolis.runtime.replays.checks import check_calls_fit, check_models, check_moves
-from metropolis.runtime.replays.core_replay import Progress, replay_in_core, utilisation
+from metropolis.runtime.replays.core_replay import replay_in_core
+from metropolis.runtime.replays.measurements import Float64, Int32, Measurements, Progress
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Mode, Risk
-from metropolis.runtime.replays.policy_replay import PolicyReplay
+from metropolis.runtime.replays.policy_replay import replay_with_plug_ins
 from metropolis.sim.cache_choice import CacheChoice
-from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.fleet_schedule import FleetSchedule
 from metropolis.trace.mining import InteractionGraph, interactions
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.trace.validate import rounded_velocity, validate_reach
 from metropolis.types import MetropolisError
-
-Float64 = npt.NDArray[np.float64]
-Int32 = npt.NDArray[np.int32]
 
 _SETTING = ("hours", "agents", "fleet", "policy", "dispatcher", "metric")
 """The fields in which two comparable results agree."""
@@ -163,34 +159,16 @@ def replay(
     owner = f"the trace {trace.meta.name!r}"
     check_moves(trace, setting.metric.name, setting.max_velocity, owner)
     chosen = MODES[mode]
-    is_in_core = runs_in_core(setting)
-    risk = setting.speculation
-    if risk is not None and not (0 <= risk.most <= 1 and risk.calls_half > 0):
-        raise MetropolisError(
-            f"speculation {risk}: most is a number from 0 to 1, calls_half a positive one"
-        )
-    if chosen.is_optimistic and not is_in_core:
-        raise MetropolisError(
-            "optimistic needs equal instances, the policy step or fcfs, no dispatcher and no "
-            f"reuse, not {setting.fleet}, {setting.policy}, {setting.dispatcher or 'none'} and "
-            f"{setting.reuse or 'none'}; omit this mode"
-        )
+    _check_mode(chosen, trace, setting)
     choice = cache_choice(setting)
     if choice is not None:
         setting = replace(setting, fleet=choice.fleet)
-        if chosen.is_bound:
-            raise MetropolisError(f"{mode} is a bound without reuse of caches; omit this mode")
     check_models(trace, setting.fleet)
     if setting.schedule is not None:
         setting.schedule.check_hosts(trace)
     plugins = None
-    if not is_in_core:
+    if not runs_in_core(setting):
         plugins = plug_ins(setting.policy, setting.dispatcher, setting.fleet.dispatcher_view())
-    if chosen.needs_values and trace.dependencies is None:
-        raise MetropolisError(
-            f"{mode} needs a trace with dependencies by value (the column depends_on), which a run "
-            "in memory records from its first step on; omit this mode"
-        )
     check_calls_fit(trace, setting.fleet)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
@@ -202,11 +180,45 @@ def replay(
         measured = _run(trace, chosen, setting, plugins, choice, graph, progress)
     if progress is not None and chosen.is_bound:
         progress(trace.steps * trace.agents)
+    wall_s = time.perf_counter() - started_wall_s
+    return _result(trace, chosen, setting, choice, measured, wall_s)
+
+
+def _check_mode(mode: Mode, trace: Trace, setting: Setting) -> None:
+    """Raise MetropolisError if the trace cannot be replayed in the mode with this setting."""
+    risk = setting.speculation
+    if risk is not None and not (0 <= risk.most <= 1 and risk.calls_half > 0):
+        raise MetropolisError(
+            f"speculation {risk}: most is a number from 0 to 1, calls_half a positive one"
+        )
+    if mode.is_optimistic and not runs_in_core(setting):
+        raise MetropolisError(
+            "optimistic needs equal instances, the policy step or fcfs, no dispatcher and no "
+            f"reuse, not {setting.fleet}, {setting.policy}, {setting.dispatcher or 'none'} and "
+            f"{setting.reuse or 'none'}; omit this mode"
+        )
+    if mode.is_bound and setting.reuse is not None:
+        raise MetropolisError(f"{mode.name} is a bound without reuse of caches; omit this mode")
+    if mode.needs_values and trace.dependencies is None:
+        raise MetropolisError(
+            f"{mode.name} needs a trace with dependencies by value (the column depends_on), which "
+            "a run in memory records from its first step on; omit this mode"
+        )
+
+
+def _result(
+    trace: Trace,
+    mode: Mode,
+    setting: Setting,
+    choice: CacheChoice | None,
+    measured: Measurements,
+    wall_s: float,
+) -> ReplayResult:
     duration = measured["completed_sim_s"] - measured["sent_sim_s"]
     makespan_sim_s = measured["makespan_sim_s"]
     return ReplayResult(
-        mode=mode,
-        rule=_rule_of(chosen),
+        mode=mode.name,
+        rule=_rule_of(mode),
         metric=setting.metric.name,
         policy=setting.policy,
         dispatcher=setting.dispatcher,
@@ -220,7 +232,7 @@ def replay(
         steps=trace.steps,
         calls=len(trace.calls),
         achieved_parallelism=float(duration.sum()) / makespan_sim_s if makespan_sim_s else 0.0,
-        wall_s=time.perf_counter() - started_wall_s,
+        wall_s=wall_s,
         **_queueing(measured["started_sim_s"] - measured["sent_sim_s"]),
         **measured,
     )
@@ -275,7 +287,7 @@ def _run(
     choice: CacheChoice | None,
     graph: InteractionGraph | None,
     progress: Progress | None,
-) -> dict[str, Any]:
+) -> Measurements:
     velocity = rounded_velocity(trace.positions, setting.max_velocity)
     if mode.needs_values:
         assert trace.dependencies is not None
@@ -302,7 +314,17 @@ def _run(
             optimism=_optimism(setting, velocity) if mode.is_optimistic else None,
             progress=progress,
         )
-    return _replay_with_plugins(trace, controller, mode, setting, plugins, choice, progress)
+    return replay_with_plug_ins(
+        trace,
+        controller,
+        setting.fleet,
+        plugins,
+        schedule=setting.schedule,
+        prefix_reuse=setting.prefix_reuse,
+        outstanding_max=mode.outstanding_max,
+        choice=choice,
+        progress=progress,
+    )
 
 
 def _optimism(setting: Setting, velocity: float) -> _core.Optimism:
@@ -316,49 +338,6 @@ def _optimism(setting: Setting, velocity: float) -> _core.Optimism:
         risk_max=risk.most,
         calls_half=risk.calls_half * len(setting.fleet),
     )
-
-
-def _replay_with_plugins(
-    trace: Trace,
-    controller: _core.Controller,
-    mode: Mode,
-    setting: Setting,
-    plugins: tuple[Policy, Dispatcher],
-    choice: CacheChoice | None,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    fleet, schedule = setting.fleet, setting.schedule
-    options = fleet.pool_options(setting.prefix_reuse)
-    cluster = SimulatedCluster(fleet.profiles, *plugins, options, choice=choice, schedule=schedule)
-    limits = mode.outstanding_max, progress
-    by_text = choice is not None
-    replaying = PolicyReplay(trace, controller, cluster, *limits, by_text=by_text)
-    replaying.run()
-    busy_sim_s, count = cluster.busy_sim_s(), len(fleet)
-    if schedule is not None:
-        count = schedule.gpus
-        busy_sim_s = [
-            each.tensor_parallel * busy
-            for each, busy in zip(fleet.instances, busy_sim_s, strict=True)
-        ]
-    return {
-        "makespan_sim_s": replaying.now_sim_s,
-        "utilisation": utilisation(sum(busy_sim_s), count, replaying.now_sim_s),
-        "preemptions": cluster.preemptions,
-        "wasted_calls": 0,
-        "controller_us_per_agent_step": replaying.controller_wall_s
-        / (trace.steps * trace.agents)
-        * 1e6,
-        "sent_sim_s": replaying.sent_sim_s,
-        "started_sim_s": replaying.started_sim_s,
-        "completed_sim_s": replaying.completed_sim_s,
-        "instance": replaying.instance,
-        "dispatched_sim_s": replaying.dispatched_sim_s,
-        "committed_sim_s": replaying.committed_sim_s,
-        "blocked_by": replaying.blocked_by,
-        "cluster": replaying.cluster,
-        "wasted": np.zeros(0, np.int32),
-    }
 
 
 def _queueing(queueing_sim_s: Float64) -> dict[str, Any]:
