@@ -127,20 +127,15 @@ class Client:
     def use_journal(self, journal: Answers) -> None:
         """Store answers in `journal`; the answers it holds count in the budget."""
         self.journal = journal
-        earlier = self._earlier
         for answer in journal.answers():
-            earlier.calls += 1
-            earlier.prompt_tokens += answer.prompt_tokens
-            earlier.output_tokens += answer.output_tokens
-        self._charge_earlier(earlier)
+            self._earlier.add(1, answer.prompt_tokens, answer.output_tokens)
+        self._charge_earlier(self._earlier)
 
     def charge(self, purchases: Iterable[Purchases]) -> None:
         """Charge the budget with all earlier purchases of the run, of any process."""
         sums = Usage()
         for one in purchases:
-            sums.calls += one.calls
-            sums.prompt_tokens += one.prompt_tokens
-            sums.output_tokens += one.output_tokens
+            sums.add(one.calls, one.prompt_tokens, one.output_tokens)
         if sums.calls >= self._earlier.calls:  # they include the journal's answers
             self._charge_earlier(sums)
 
@@ -148,19 +143,14 @@ class Client:
         tokens = earlier.prompt_tokens, earlier.output_tokens
         earlier.cost = self.prices.cost(*tokens)
         self._earlier = earlier
-        for budget, spent in (
-            (self.gate.token_budget, sum(tokens)),
-            (self.gate.cost_budget, earlier.cost),
-        ):
-            budget.spent = max(budget.spent, spent)
+        token_budget, cost_budget = self.gate.token_budget, self.gate.cost_budget
+        token_budget.spent = max(token_budget.spent, sum(tokens))
+        cost_budget.spent = max(cost_budget.spent, earlier.cost)
 
     def add_usage(self, purchases: Purchases) -> None:
         """Add purchases of other processes for this run to `usage`: calls, tokens and cost."""
-        usage = self.usage.setdefault(purchases.function, Usage())
-        usage.calls += purchases.calls
-        usage.prompt_tokens += purchases.prompt_tokens
-        usage.output_tokens += purchases.output_tokens
-        usage.cost += self.prices.cost(purchases.prompt_tokens, purchases.output_tokens)
+        tokens = purchases.prompt_tokens, purchases.output_tokens
+        self.usage[purchases.function].add(purchases.calls, *tokens, self.prices.cost(*tokens))
 
     def for_worker(self, workers: int) -> Client:
         """The client of one of `workers` processes, which share no state.
@@ -298,6 +288,24 @@ class Client:
             raise self.exhausted
         time = asyncio.get_running_loop().time
         began = time()
+        completion = await self._send(request, turn, usage, on_piece)
+        self._outage.end(time())
+        self._limited.end(time())
+        tokens = completion.prompt_tokens, completion.output_tokens
+        cost = self.prices.cost(*tokens)
+        self.gate.leave(turn, sum(tokens), cost, counted=True)
+        if self._has_budget and sum(tokens) > need.tokens_max:
+            self._report_excess(request, sum(tokens), need.tokens_max)
+        usage.add(1, *tokens, cost)
+        usage.add_latency(time() - began)
+        if key is not None and self.journal is not None:
+            await self._keep(self.journal, key, completion)
+        return completion
+
+    async def _send(
+        self, request: Request, turn: Turn, usage: Usage, on_piece: OnPiece | None
+    ) -> Completion:
+        """The backend's answer; an attempt that fails returns the turn, and is charged."""
         try:
             async with asyncio.timeout(None if isinf(self.timeout_s) else self.timeout_s):
                 if on_piece is None:
@@ -319,37 +327,29 @@ class Client:
             if isinstance(error, LLMError) and not self._waits_too_long(error):
                 self.gate.pause(error.retry_after_s or 0.0)
             if isinstance(error, RefusedError):
-                self._outage.end(time())
+                self._outage.end(asyncio.get_running_loop().time())
             self._charge_lost(turn, usage, sum(lost), self.prices.cost(*lost))
             raise
-        self._outage.end(time())
-        self._limited.end(time())
-        tokens = completion.prompt_tokens, completion.output_tokens
-        cost = self.prices.cost(*tokens)
-        self.gate.leave(turn, sum(tokens), cost, counted=True)
-        if self._has_budget and sum(tokens) > need.tokens_max and not self._is_excess_reported:
+        return completion
+
+    def _report_excess(self, request: Request, tokens: int, tokens_max: int) -> None:
+        """Report the first answer that takes more tokens than the budget allowed for."""
+        if not self._is_excess_reported:
             self._is_excess_reported = True
             sys.stderr.write(
-                f"metropolis: {self.backend} took {sum(tokens):,} tokens for {request.where}, more "
-                f"than {need.tokens_max:,}: it does not keep to max_tokens. The budget may be "
-                "exceeded by this answer; later calls reserve the excess as well\n"
+                f"metropolis: {self.backend} took {tokens:,} tokens for {request.where}, more than "
+                f"{tokens_max:,}: it does not keep to max_tokens. The budget may be exceeded by "
+                "this answer; later calls reserve the excess as well\n"
             )
-        latency_s = time() - began
-        usage.calls += 1
-        usage.prompt_tokens += tokens[0]
-        usage.output_tokens += tokens[1]
-        usage.cost += cost
-        usage.latency_s += latency_s
-        usage.latency_max_s = max(usage.latency_max_s, latency_s)
-        if key is not None and self.journal is not None:
-            try:
-                stored = self.journal.put(key, completion)
-            except UnwritableError as error:
-                self.on_unwritable(error)
-                raise
-            if stored is not None:
-                await stored
-        return completion
+
+    async def _keep(self, journal: Answers, key: Key, completion: Completion) -> None:
+        try:
+            stored = journal.put(key, completion)
+        except UnwritableError as error:
+            self.on_unwritable(error)
+            raise
+        if stored is not None:
+            await stored
 
     async def _receive(self, request: Request, on_piece: OnPiece) -> Completion:
         completion = None

@@ -70,6 +70,18 @@ class Usage:
         """Seconds per answered call; 0 without calls."""
         return self.latency_s / self.calls if self.calls else 0.0
 
+    def add(self, calls: int, prompt_tokens: int, output_tokens: int, cost: float = 0.0) -> None:
+        """Add answered calls."""
+        self.calls += calls
+        self.prompt_tokens += prompt_tokens
+        self.output_tokens += output_tokens
+        self.cost += cost
+
+    def add_latency(self, latency_s: float) -> None:
+        """Add the time of an answered call."""
+        self.latency_s += latency_s
+        self.latency_max_s = max(self.latency_max_s, latency_s)
+
 
 def total(usages: Iterable[Usage]) -> Usage:
     """The sum over all functions."""
