@@ -9,15 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from metropolis.adapters.session import (
-    RENDER_MODES,
-    ControlledAgent,
-    Episode,
-    RenderMode,
-    check_agent,
-    setup_of,
-    text_map,
-)
+from metropolis.adapters.environment import RENDER_MODES, RenderMode, WorldEnvironment
+from metropolis.adapters.session import ControlledAgent, Episode, check_agent
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
 from metropolis.world.checks import seed_of
@@ -33,7 +26,7 @@ Observations = dict[str, Any]
 Infos = dict[str, dict[str, Any]]
 
 
-class ParallelWorld(ParallelEnv[str, Any, Any]):
+class ParallelWorld(WorldEnvironment, ParallelEnv[str, Any, Any]):
     """All agents act in parallel; none terminates, and all are truncated after `max_cycles` steps.
 
     Rewards come from `World.reward`. The seed of `reset` is the world's; if None, it is drawn from
@@ -56,15 +49,12 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         max_cycles: int | None = None,
         render_mode: RenderMode | None = None,
     ) -> None:
-        setup = setup_of(world, agents, scenario_seed, max_cycles, render_mode)
-        self.world, self.max_cycles = setup.world, setup.max_cycles
-        self.possible_agents = setup.names
+        super().__init__(world, agents, scenario_seed, max_cycles, render_mode)
+        self.possible_agents = self._names
         self.metadata = {"name": self.world.name, "render_modes": [*RENDER_MODES]}
-        self.render_mode = render_mode
         self.agents: list[str] = []
         self.observation_spaces: dict[str, gymnasium.Space[Any]] = {}
         self.action_spaces: dict[str, gymnasium.Space[Any]] = {}
-        self._episode: Episode | None = None
         self._draw = np.random.default_rng()
 
     def reset(
@@ -114,25 +104,8 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         """The agent's copy of the space, which can be seeded."""
         return self._own(self.action_spaces, agent, self.world.action_space)
 
-    def render(self) -> str | None:
-        """Return the agents' positions as text, in the mode `ansi`."""
-        if self.render_mode is None:
-            return None
-        return text_map(self.world, self._running_episode().entities())
-
-    def close(self) -> None:
-        """Free the resources of the episode."""
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
-
     def _observe(self) -> Observations:
         return {name: self._running_episode().observe(name) for name in self.agents}
-
-    def _running_episode(self) -> Episode:
-        if self._episode is None:
-            raise MetropolisError(f"the world {self.world.name!r} is not reset; call reset first")
-        return self._episode
 
     def _own(
         self, spaces: dict[str, gymnasium.Space[Any]], agent: str, space: gymnasium.Space[Any]

@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 from weakref import finalize
 
 import gymnasium
@@ -20,24 +17,21 @@ import numpy as np
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.names import check_name, cut, shortened
+from metropolis.names import shortened
 from metropolis.runtime.live.reuse import mark_used
 from metropolis.runtime.live.setup import reset
 from metropolis.types import Dispatch, MetropolisError, Position
 from metropolis.workers.event_loop import complete
 from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
-from metropolis.world.checks import check_options, seed_of, whole_number
+from metropolis.world.checks import check_options
 from metropolis.world.entities import AGENT, Entity
-from metropolis.world.scenario import Scenario, make_scenario
 from metropolis.world.spaces import misfit
 from metropolis.world.state import State
 from metropolis.world.view import View
 
 Policy = Callable[[str, Any], Any]
 """(agent, observation) -> action."""
-RenderMode = Literal["ansi"]
-RENDER_MODES = get_args(RenderMode)
 
 
 class ControlledAgent(Agent):
@@ -153,61 +147,6 @@ class Episode:
 def _free(worker: LocalWorker, loop: asyncio.AbstractEventLoop) -> None:
     worker.close()
     loop.close()
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What an environment is made of."""
-
-    make: Callable[[], Scenario]
-    """Makes the scenario with new agents."""
-    world: World
-    names: list[str]
-    """The names of the agents."""
-    max_cycles: int
-    """The steps of an episode."""
-
-
-def setup_of(
-    world: World | str | Path,
-    agents: int | None,
-    scenario_seed: int,
-    max_cycles: int | None,
-    render_mode: RenderMode | None,
-) -> Setup:
-    """The setup of an environment with these arguments; see `metropolis.parallel_env`.
-
-    Raises MetropolisError if one of them is wrong.
-    """
-    if render_mode is not None:
-        check_name("render mode", render_mode, RENDER_MODES)
-    scenario_seed = seed_of(scenario_seed, "scenario_seed")
-    make, scenario = _scenario_of(world, agents, scenario_seed)
-    steps = scenario.steps if max_cycles is None else whole_number("max_cycles", max_cycles, 1)
-    names = bodies_of(reset(scenario.world, scenario_seed, {}))
-    return Setup(make, scenario.world, names, steps)
-
-
-def _scenario_of(
-    world: World | str | Path, agents: int | None, scenario_seed: int
-) -> tuple[Callable[[], Scenario], Scenario]:
-    make: Callable[[], Scenario]
-    if isinstance(world, str | Path):
-        make = partial(make_scenario, world, agents=agents, seed=scenario_seed)
-    elif agents is not None:
-        raise MetropolisError(
-            f"agents is {cut(agents)}, but only a world given by its name is made with a number of "
-            "agents; omit agents"
-        )
-    else:
-        make = partial(Scenario, world, ())
-    scenario = make()
-    for space in ("observation_space", "action_space"):
-        if not isinstance(getattr(scenario.world, space, None), gymnasium.Space):
-            raise MetropolisError(
-                f"the world {scenario.world.name!r} has no {space}; it should be a gymnasium.Space"
-            )
-    return make, scenario
 
 
 def check_agent(world: World, name: str, names: Sequence[str]) -> None:

@@ -9,17 +9,14 @@ from typing import Any
 
 import gymnasium
 
+from metropolis.adapters.environment import RENDER_MODES, RenderMode, WorldEnvironment
 from metropolis.adapters.session import (
-    RENDER_MODES,
     ControlledAgent,
     Episode,
     Policy,
     PolicyAgent,
     RandomAgent,
-    RenderMode,
     check_agent,
-    setup_of,
-    text_map,
 )
 from metropolis.names import cut
 from metropolis.types import MetropolisError
@@ -27,7 +24,7 @@ from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_world_parts, seed_of
 
 
-class SingleAgentWorld(gymnasium.Env[Any, Any]):
+class SingleAgentWorld(WorldEnvironment, gymnasium.Env[Any, Any]):
     """One agent's environment; an episode is truncated after `max_cycles` steps, never terminated.
 
     Args:
@@ -52,9 +49,8 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         max_cycles: int | None = None,
         render_mode: RenderMode | None = None,
     ) -> None:
-        setup = setup_of(world, agents, scenario_seed, max_cycles, render_mode)
-        self.world, self.max_cycles = setup.world, setup.max_cycles
-        self._make, self._names, self._others = setup.make, setup.names, others
+        super().__init__(world, agents, scenario_seed, max_cycles, render_mode)
+        self._others = others
         if isinstance(others, Sequence):
             check_world_parts(self.world, others)
         elif others is not None and not callable(others):
@@ -64,11 +60,9 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
             )
         self.observation_space = deepcopy(self.world.observation_space)
         self.action_space = deepcopy(self.world.action_space)
-        self.render_mode = render_mode
         if agent is not None:
             check_agent(self.world, agent, self._names)
         self.agent = self._names[0] if agent is None else agent
-        self._episode: Episode | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -92,18 +86,6 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         observation, reward = episode.observe(self.agent), episode.reward(self.agent)
         return observation, reward, False, episode.step >= self.max_cycles, {}
 
-    def render(self) -> Any:
-        """Return the agents' positions as text, in the mode `ansi`."""
-        if self.render_mode is None:
-            return None
-        return text_map(self.world, self._running_episode().entities())
-
-    def close(self) -> None:
-        """Free the resources of the episode."""
-        if self._episode is not None:
-            self._episode.close()
-            self._episode = None
-
     def _other_agents(self) -> dict[str, Agent]:
         """The other agents, in their initial state."""
         others = self._others
@@ -121,8 +103,3 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
                 f"agent for every body but {self.agent!r}"
             )
         return {agent.name: deepcopy(agent) for agent in others}
-
-    def _running_episode(self) -> Episode:
-        if self._episode is None:
-            raise MetropolisError(f"the world {self.world.name!r} is not reset; call reset first")
-        return self._episode
