@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 import metropolis._core as _core
-from metropolis.controller.base import InvariantError
+from metropolis.controller.core_errors import input_checked, invariants_checked
 from metropolis.rules.metrics import Metric
 from metropolis.rules.native import core_metric
 from metropolis.rules.rules import Rule
 from metropolis.trace.schema import ValueDependencies
-from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
+from metropolis.types import AgentId, Commit, Dispatch, Position, Step
 
 
 def native_controller(
@@ -30,7 +30,7 @@ def native_controller(
 
     `positions` is (agents, 2). Raises MetropolisError on bad input.
     """
-    try:
+    with input_checked():
         return _core.make_controller(
             rule.couple_radius,
             rule.block_radius,
@@ -41,8 +41,6 @@ def native_controller(
             check_moves,
             steps,
         )
-    except ValueError as error:
-        raise MetropolisError(str(error)) from error
 
 
 def mined_controller(
@@ -55,19 +53,15 @@ def mined_controller(
     step when each of its partners at that step and at the one before has committed every earlier
     step. Every cluster is a single agent, and positions are ignored.
     """
-    try:
+    with input_checked():
         return _core.make_graph_controller(agents, steps, offsets, partners)
-    except ValueError as error:
-        raise MetropolisError(str(error)) from error
 
 
 def value_controller(steps: Step, agents: int, dependencies: ValueDependencies) -> _core.Controller:
     """The C++ object that follows dependencies by value; otherwise as `mined_controller`."""
     offsets, writer, ago = dependencies.offsets, dependencies.writer, dependencies.ago
-    try:
+    with input_checked():
         return _core.make_value_controller(agents, steps, offsets, writer, ago)
-    except ValueError as error:
-        raise MetropolisError(str(error)) from error
 
 
 class NativeController:
@@ -109,11 +103,9 @@ class NativeController:
 
     def handle(self, commits: Sequence[Commit]) -> list[Dispatch]:
         """See `Controller.handle`."""
-        for commit in commits:
-            try:
+        with input_checked():
+            for commit in commits:
                 self._ready += self._core.commit(commit.agents, commit.positions)
-            except ValueError as error:
-                raise MetropolisError(str(error)) from error
         ready, self._ready = sorted(self._ready), []
         return [Dispatch(*cluster) for cluster in ready]
 
@@ -137,7 +129,5 @@ class NativeController:
 
     def validate(self) -> None:
         """See `Controller.validate`."""
-        try:
+        with invariants_checked():
             self._core.validate()
-        except RuntimeError as error:
-            raise InvariantError(str(error)) from error

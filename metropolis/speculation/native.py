@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import metropolis._core as _core
-from metropolis.controller.base import InvariantError
+from metropolis.controller.core_errors import input_checked, invariants_checked
 from metropolis.rules.metrics import Metric
 from metropolis.rules.native import core_metric
 from metropolis.speculation.base import (
@@ -30,7 +29,7 @@ from metropolis.speculation.base import (
     Resolved,
     Value,
 )
-from metropolis.types import AgentId, MetropolisError, Step
+from metropolis.types import AgentId, Step
 
 _KINDS = {"entity": 0, "entities": 1, "events": 2}
 Named = TypeVar("Named", bound=Hashable)
@@ -96,7 +95,7 @@ class NativeSpeculation:
         self._digests = _Numbers[Digest](numbers_kept)
         self._target = target_step
         sightings = [self._sighting(name, value) for name, value in entities.items()]
-        with _sentences():
+        with input_checked():
             self._core = _core.Speculation(
                 controller=controller,
                 metric=core_metric(metric),
@@ -110,12 +109,12 @@ class NativeSpeculation:
 
     def start(self) -> list[Command]:
         """See `Speculation.start`."""
-        with _sentences():
+        with input_checked():
             return [_command(*one) for one in self._core.start()]
 
     def handle(self, events: Sequence[Event]) -> list[Command]:
         """See `Speculation.handle`."""
-        with _sentences():
+        with input_checked():
             for event in events:
                 self._apply(event)
             commands = [_command(*one) for one in self._core.settle()]
@@ -133,7 +132,7 @@ class NativeSpeculation:
 
     def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
         """See `Speculation.speculate`."""
-        with _sentences():
+        with input_checked():
             return [_command(*one) for one in self._core.speculate(agents)]
 
     @property
@@ -148,10 +147,8 @@ class NativeSpeculation:
 
     def validate(self) -> None:
         """See `Speculation.validate`."""
-        try:
+        with invariants_checked():
             self._core.validate()
-        except RuntimeError as error:
-            raise InvariantError(str(error)) from error
 
     def _forget(self) -> None:
         entities, digests = self._core.in_use()
@@ -212,14 +209,6 @@ class NativeSpeculation:
 
     def _sighting(self, name: str, seen: Value | Emitted) -> _Sighting:
         return (self._names[name], *seen.position, self._digests[seen.digest])
-
-
-@contextmanager
-def _sentences() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise MetropolisError(str(error)) from error
 
 
 _WITHOUT_MORE: Mapping[int, type[Abort | Drop | Promote]] = {0: Abort, 1: Drop, 3: Promote}
