@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from metropolis.durable import DamagedError
-from metropolis.line_file import Format, Line, LineFile, Mark, read_lines, with_content
+from metropolis.line_file import Format, Mark, read_lines, with_content
 from metropolis.llm.call_log import CallRecord
+from metropolis.runtime.folder.continued_file import ContinuedFile
 from metropolis.runtime.folder.history import HISTORY
 from metropolis.types import AgentId, MetropolisError, Step
 
@@ -55,7 +56,7 @@ class Tally:
             totals.output_tokens += max(1, call.output_tokens)
 
 
-class CallsFile:
+class CallsFile(ContinuedFile):
     """The calls of a run, in a file of `run` if `path` is given.
 
     An existing file is continued after its first `keep` calls; later ones are cut off as by
@@ -63,49 +64,27 @@ class CallsFile:
     """
 
     def __init__(self, path: Path | None = None, keep: int = 0, run: str | None = None) -> None:
+        super().__init__(path, CALLS, run)
         self.tally = Tally()
-        self._file = LineFile(path, CALLS, run) if path else None
-        self._last: Line | None = None
-        """The last call to keep."""
-        self._is_cut = False
-        if self._file is not None:
-            lines = self._file.read()
-            for self._last in islice(lines, keep):
-                self.tally.add(_decode(self._last.content)[2])
+        if path is not None:
+            lines = self._lines()
+            for line in islice(lines, keep):
+                self.tally.add(_decode(line.content)[2])
+                self._kept = line
             if self.tally.calls < keep:
-                raise too_few(self._file.path, self.tally.calls, keep)
+                raise too_few(path, self.tally.calls, keep)
             with suppress(DamagedError):
                 if next(lines, None) is not None:
                     return
             self._cut()
-
-    def _cut(self) -> None:
-        if self._file is not None and not self._is_cut:
-            self._file.cut(self._last)
-            self._is_cut = True
 
     def append(self, calls: Sequence[Call]) -> None:
         """The calls of the next step, by agent."""
         self._cut()
         for _, _, call in calls:
             self.tally.add(call)
-        if self._file is not None and calls:
-            self._file.append(with_content(msgspec.json.encode(call)) for call in calls)
-
-    @property
-    def mark(self) -> Mark:
-        """The end of the file."""
-        return Mark(0, 0) if self._file is None else self._file.mark
-
-    def sync(self) -> None:
-        """Make the lines survive a power cut."""
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        if calls:
+            self._write(with_content(msgspec.json.encode(call)) for call in calls)
 
 
 def read_calls(path: Path, count: int, run: str | None = None) -> Iterator[tuple[Mark, Call]]:

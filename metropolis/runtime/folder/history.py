@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from metropolis.durable import DamagedError
-from metropolis.line_file import Format, Line, LineFile, Mark, read_lines, with_content
+from metropolis.line_file import Format, Line, Mark, read_lines, with_content
+from metropolis.runtime.folder.continued_file import ContinuedFile
 from metropolis.types import Position, Step
 from metropolis.world.encoding import (
     UNENCODABLE,
@@ -113,7 +114,7 @@ def _history_line(line: Line) -> HistoryLine:
     return HistoryLine(line, content, int(calls.removeprefix(_CALLS)))
 
 
-class HistoryWriter:
+class HistoryWriter(ContinuedFile):
     """Appends steps in order; updates the digest, and writes a file of `run` if `path` is given.
 
     An existing file is continued after its first `keep` steps: later ones are cut off when the next
@@ -122,41 +123,33 @@ class HistoryWriter:
     """
 
     def __init__(self, path: Path | None = None, keep: Step = 0, run: str | None = None) -> None:
+        super().__init__(path, HISTORY, run)
         self._digest, self._steps = hashlib.sha256(), keep
         self.calls = 0
         """Total of the steps so far."""
         self._before: tuple[Step, str] = 0, ""
         self.notes: list[str] = []
         """Extended if repeated steps differ from those that were cut off."""
-        self._file = LineFile(path, HISTORY, run) if path else None
-        self._last: Line | None = None
-        """The last step to keep."""
-        self._is_cut = False
-        if self._file is not None:
-            self._read(self._file, keep)
+        if path is not None:
+            self._read(path, keep)
             if self.recorded == keep:
                 self._cut()
 
-    def _read(self, file: LineFile, keep: Step) -> None:
-        lines = map(_history_line, file.read())
+    def _read(self, path: Path, keep: Step) -> None:
+        lines = map(_history_line, self._lines())
         found = 0
         for last in islice(lines, keep):
             self._digest.update(last.content + b"\n")
-            self._last, self.calls = last.line, last.calls
+            self._kept, self.calls = last.line, last.calls
             found += 1
         if found < keep:
-            raise HISTORY.damaged(file.path, found + 2, f"it ends before step {keep}")
+            raise HISTORY.damaged(path, found + 2, f"it ends before step {keep}")
         digest = self._digest.copy()
         with suppress(DamagedError):
             for cut in lines:
                 digest.update(cut.content + b"\n")
                 found += 1
         self._before = found, digest.hexdigest()
-
-    def _cut(self) -> None:
-        if self._file is not None and not self._is_cut:
-            self._file.cut(self._last)
-            self._is_cut = True
 
     def append(self, record: StepRecord, calls: int = 0) -> None:
         """Append the next step; `calls` is its number of calls."""
@@ -168,11 +161,10 @@ class HistoryWriter:
         self._digest.update(content + b"\n")
         self.calls += calls
         self._steps += 1
-        if self._file is not None:
-            self._file.append([with_content(content, _CALLS + b"%d," % self.calls)])
-            steps, sha256 = self._before
-            if steps == self._steps and sha256 != self.sha256:
-                self.notes.append(REPEAT_DIFFERS)
+        self._write([with_content(content, _CALLS + b"%d," % self.calls)])
+        steps, sha256 = self._before
+        if steps == self._steps and sha256 != self.sha256:
+            self.notes.append(REPEAT_DIFFERS)
 
     @property
     def recorded(self) -> Step:
@@ -183,13 +175,3 @@ class HistoryWriter:
     def sha256(self) -> str:
         """The digest of the steps so far."""
         return self._digest.hexdigest()
-
-    def sync(self) -> None:
-        """Make the lines survive a power cut."""
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
