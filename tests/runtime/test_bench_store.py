@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from metropolis.bench import store
+from metropolis.bench._processes import cpu_s
 from metropolis.bench.store import trips
-from metropolis.bench.store.processes import cpu_s
 from metropolis.bench.store.ways import Load, counted_steps, in_a_store, in_asyncio, measure_steps
 from metropolis.store.embedded import EmbeddedServer
 

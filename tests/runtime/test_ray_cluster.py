@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import ray
 
-from metropolis.bench.recovery.processes import descendants, raylet_of
+from metropolis.bench._processes import command_of, descendants
+from metropolis.bench.recovery.ray_processes import raylet_of
 from metropolis.types import MetropolisError
 from metropolis.workers import ray_cluster
 
@@ -64,7 +65,7 @@ def test_what_a_run_begins_listens_on_loopback_only(tmp_path: Path) -> None:
         assert raylet is not None
         variables = environment_of(raylet)
         token = variables["RAY_AUTH_TOKEN"]
-        assert not any(token.encode() in command for command in processes.values())
+        assert not any(token.encode() in command_of(pid) for pid in processes)
         gcs = next(place for place, owner in places.items() if owner == "gcs_server")
         address = f"127.0.0.1:{int(gcs.partition(':')[2], 16)}"
         wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * len(token)}

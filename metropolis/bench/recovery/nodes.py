@@ -14,7 +14,8 @@ from pathlib import Path
 from threading import Thread
 
 from metropolis.bench import python_command
-from metropolis.bench.recovery.processes import actors_of, alive, descendants, raylet_of
+from metropolis.bench._processes import alive, descendants
+from metropolis.bench.recovery.ray_processes import actors_of, raylet_of
 from metropolis.types import MetropolisError
 
 WATCH = """
@@ -163,7 +164,7 @@ class Nodes:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a node and its descendants; kill those that are left after STOP_S."""
-    pids = [*descendants(process.pid)]
+    pids = descendants(process.pid)
     try:
         process.communicate(timeout=STOP_S)  # closes the pipe
     except subprocess.TimeoutExpired:

@@ -15,10 +15,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from metropolis.bench._processes import alive, descendants
 from metropolis.bench.recovery.damage import IN_PLACE, damage
 from metropolis.bench.recovery.plan import Kill, on_cluster
-from metropolis.bench.recovery.processes import actors_of, alive, descendants, raylet_of
 from metropolis.bench.recovery.purchases import ExecutedKill, Purchases, purchases_of
+from metropolis.bench.recovery.ray_processes import actors_of, raylet_of
 from metropolis.bench.recovery.setup import OPTIMISTIC, Environment, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
 from metropolis.runtime.folder.history import read_history
@@ -152,7 +153,7 @@ class Run:
     def _end(self) -> None:
         """Kill all remaining processes of the run."""
         assert self._child is not None
-        left = [] if self._child.poll() is not None else [*descendants(self._child.pid)]
+        left = [] if self._child.poll() is not None else descendants(self._child.pid)
         self._child.kill()
         self._child.wait()
         deadline_s = time.monotonic() + WORKER_EXIT_S

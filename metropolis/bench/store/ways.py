@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from metropolis.bench._processes import cpu_s
 from metropolis.bench.overhead import SEED, Posts, Sentry, question_of
-from metropolis.bench.store.processes import cpu_s
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.runtime.live.simulation import Simulation
