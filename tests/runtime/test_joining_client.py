@@ -18,7 +18,8 @@ from metropolis.llm.base import Request
 from metropolis.llm.client import Client
 from metropolis.llm.journal import key_of
 from metropolis.llm.model_choice import ModelChoice
-from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
+from metropolis.workers.optimistic.joining_client import JoiningClient
+from metropolis.workers.optimistic.kept_answers import KeptAnswers
 
 
 def test_a_cancelled_request_is_not_joined() -> None:

@@ -22,10 +22,11 @@ from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError, Step
 from metropolis.workers.leases import Heartbeat, retry
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits, SharedCommits
 from metropolis.workers.optimistic.executions import Observer
+from metropolis.workers.optimistic.joining_client import JoiningClient
+from metropolis.workers.optimistic.kept_answers import KeptAnswers
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.optimistic.worker import AHEAD_MAX, OptimisticWorker

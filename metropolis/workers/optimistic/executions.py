@@ -14,7 +14,7 @@ from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Position, Step
 from metropolis.workers.cluster_step import copied
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.optimistic.answers import JoiningClient
+from metropolis.workers.optimistic.joining_client import JoiningClient
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event

@@ -35,10 +35,10 @@ from metropolis.speculation.base import (
 from metropolis.types import AgentId, Step
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.optimistic.answers import JoiningClient
 from metropolis.workers.optimistic.commits import Commits
 from metropolis.workers.optimistic.decisions import Decisions, WorkerLostError
 from metropolis.workers.optimistic.executions import Observer, OneProceed, OneResolution
+from metropolis.workers.optimistic.joining_client import JoiningClient
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.workers.optimistic.world_states import WorldStates
 from metropolis.world.base import UNDECIDED, Agent

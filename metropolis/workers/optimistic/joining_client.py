@@ -1,12 +1,12 @@
-"""Answers of models, kept until the step is final: a repeated execution that sends an equal request
-gets the answer that is known, or waits for the one in flight.
+"""The client of agents that run ahead: a repeated execution that sends an equal request gets the
+answer that is known, or waits for the one in flight.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from contextvars import Context
 from dataclasses import dataclass, replace
@@ -14,50 +14,11 @@ from dataclasses import dataclass, replace
 from metropolis.llm.base import Backend, BudgetExhausted, Completion, Promoter, Request
 from metropolis.llm.call_log import CallRecord
 from metropolis.llm.client import Client
-from metropolis.llm.journal import Answers, Key, key_of
+from metropolis.llm.journal import Key, key_of
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.types import AgentId, Step
 from metropolis.workers.optimistic.call_gate import CallGate
-
-
-class KeptAnswers:
-    """The answers above the floor, in memory; `journal` keeps all of them, if there is one."""
-
-    def __init__(self, journal: Answers | None, bought: Mapping[Key, Completion]) -> None:
-        """`bought`: answers for steps ahead, from before this run was resumed."""
-        self._journal = journal
-        self._kept: defaultdict[Step, dict[Key, Completion]] = defaultdict(dict)
-        for key, completion in bought.items():
-            self._kept[key.step][key] = completion
-
-    def get(self, key: Key) -> Completion | None:
-        """See Answers."""
-        known = self._kept[key.step].get(key)
-        return known if known or self._journal is None else self._journal.get(key)
-
-    def answers(self) -> Iterable[Completion]:
-        """See Answers."""
-        return () if self._journal is None else self._journal.answers()
-
-    def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
-        """See Answers."""
-        self._kept[key.step][key] = completion
-        return None if self._journal is None else self._journal.put(key, completion)
-
-    def collect(self, floor: Step) -> None:
-        """Forget the answers of steps below `floor`."""
-        for step in [step for step in self._kept if step < floor]:
-            del self._kept[step]
-
-    def flush(self) -> None:
-        """See Answers."""
-        if self._journal is not None:
-            self._journal.flush()
-
-    def close(self) -> None:
-        """See Answers."""
-        if self._journal is not None:
-            self._journal.close()
+from metropolis.workers.optimistic.kept_answers import KeptAnswers
 
 
 @dataclass(eq=False)
