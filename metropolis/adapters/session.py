@@ -18,8 +18,8 @@ import numpy as np
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.names import shortened
-from metropolis.runtime.live.reuse import mark_used
 from metropolis.runtime.live.setup import reset
+from metropolis.runtime.live.single_use import mark_used
 from metropolis.types import Dispatch, MetropolisError, Position
 from metropolis.workers.event_loop import complete
 from metropolis.workers.local import LocalWorker

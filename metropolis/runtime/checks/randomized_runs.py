@@ -21,8 +21,8 @@ from metropolis.runtime.folder.comparison import first_difference
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.recorder import Recorder
-from metropolis.runtime.live.reuse import mark_used
 from metropolis.runtime.live.setup import initial_entities
+from metropolis.runtime.live.single_use import mark_used
 from metropolis.runtime.live.stored import Start, begin_run
 from metropolis.runtime.live.worker_pool import SharedWorkerPool
 from metropolis.store.base import Nodes

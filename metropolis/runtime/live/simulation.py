@@ -27,7 +27,6 @@ from metropolis.runtime.live.optimistic import OptimisticWorkerPool
 from metropolis.runtime.live.recorded_timeline import RecordedTimeline
 from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
-from metropolis.runtime.live.reuse import ReuseGuard
 from metropolis.runtime.live.run_clock import RunClock, clock_since
 from metropolis.runtime.live.run_control import RunControl
 from metropolis.runtime.live.setup import (
@@ -38,6 +37,7 @@ from metropolis.runtime.live.setup import (
     initial_entities,
     rule_of,
 )
+from metropolis.runtime.live.single_use import SingleUse
 from metropolis.runtime.live.stored import Start, StoredRun, note_location, stored_run
 from metropolis.runtime.live.worker_pool import (
     SharedWorkerPool,
@@ -98,7 +98,7 @@ class Simulation:
         self._causality = rule_of(configuration, checked_reach(world))
         names = [agent.name for agent in self.agents]
         initial = initial_entities(world, names, configuration.seed, configuration.options or {})
-        self._reuse_guard = ReuseGuard(world, self.agents)
+        self._single_use = SingleUse(world, self.agents)
         self._metrics = metrics_server(configuration.metrics_port)
         self._clock = RunClock(self.client.backend)
         self._recording = Recording(world, self.agents, configuration)
@@ -154,7 +154,7 @@ class Simulation:
             )
         steps = checked_steps(steps, max(self.first_step, self._recording.recorded))
         self._ran = True
-        self._reuse_guard.start()
+        self._single_use.start()
         simulated = self._clock.virtual is not None
         self._recording.describe(self._initial, steps, simulated=simulated)
         self._clock.start()
@@ -173,7 +173,7 @@ class Simulation:
                 raise
             finally:
                 self.world.unseal()
-                self._reuse_guard.end()
+                self._single_use.end()
                 if self._metrics is not None:
                     self._metrics.close()
                 loop.run_until_complete(cancel_all())  # plain agents in threads wait for these, too
@@ -235,7 +235,7 @@ class Simulation:
         entities = initial if known is None else known.entities
         self._start = Start(self.first_step, entities, () if known is None else known.events)
         if known is not None and known.agents:  # otherwise claims contain the minds
-            self._reuse_guard.claim_agents()
+            self._single_use.claim_agents()
             restore_all(self.agents, known.agents)
         self._recording.open(bodies(initial, names), entities, self.first_step)
         self._worker = LocalWorker(

@@ -18,8 +18,8 @@ from metropolis.runtime.folder.calls_file import read_calls
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.history import read_history
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.live.reuse import check_unused
 from metropolis.runtime.live.setup import initial_entities
+from metropolis.runtime.live.single_use import check_unused
 from metropolis.runtime.live.stored import Start
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World

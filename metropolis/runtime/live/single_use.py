@@ -1,4 +1,4 @@
-"""Keeps agents and worlds that a run has changed out of other runs.
+"""Agents and worlds that a run has changed are refused by other runs.
 
 A run changes its agents, so an agent belongs to one run only. A world is initialized by its `reset`
 and can be reused, unless a run or another `reset` has changed its attributes.
@@ -30,7 +30,7 @@ def mark_used(agents: Collection[Agent]) -> None:
         agent._used_in_run = True
 
 
-class ReuseGuard:
+class SingleUse:
     """The world and the agents of one simulation.
 
     Raises MetropolisError if an earlier run has changed them. Attributes that begin with an
