@@ -109,6 +109,32 @@ class Answers(Protocol):
         """Close; nothing is stored afterwards."""
 
 
+class JournalFront:
+    """The base of answers in memory in front of a `journal`, which has all of them; see Answers."""
+
+    def __init__(self, journal: Answers | None) -> None:
+        """`journal` None: there is none."""
+        self._journal = journal
+
+    def get(self, key: Key) -> Completion | None:
+        """See Answers."""
+        return None if self._journal is None else self._journal.get(key)
+
+    def answers(self) -> Iterable[Completion]:
+        """See Answers."""
+        return () if self._journal is None else self._journal.answers()
+
+    def flush(self) -> None:
+        """See Answers."""
+        if self._journal is not None:
+            self._journal.flush()
+
+    def close(self) -> None:
+        """See Answers."""
+        if self._journal is not None:
+            self._journal.close()
+
+
 class Journal:
     """The answers of one run, by key; reopened, it holds the earlier answers.
 

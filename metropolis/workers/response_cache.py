@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from metropolis.llm.base import Completion
-from metropolis.llm.journal import Answers, Key
+from metropolis.llm.journal import Answers, JournalFront, Key
 from metropolis.store.base import Store
 from metropolis.store.claim import Claim
 from metropolis.store.execution import Execution, PaidAnswers
@@ -24,7 +24,7 @@ END_S = 1.0
 """How long a worker that ends waits for answers in flight."""
 
 
-class StoredAnswers:
+class StoredAnswers(JournalFront):
     """The answers for the steps in progress in this process, whichever worker bought them.
 
     With a `journal` every answer bought here is written there, too, permanently. The store counts
@@ -32,7 +32,8 @@ class StoredAnswers:
     """
 
     def __init__(self, store: Store, journal: Answers | None = None, buyer: str = "") -> None:
-        self.async_store, self._journal, self._buyer = store.async_store(), journal, buyer
+        super().__init__(journal)
+        self.async_store, self._buyer = store.async_store(), buyer
         self._known: dict[AgentId, dict[Key, Completion]] = defaultdict(dict)
         self._claims: Counter[AgentId] = Counter()
         self._unsent: dict[AgentId, dict[Key, Completion]] = {}
@@ -55,12 +56,7 @@ class StoredAnswers:
 
     def get(self, key: Key) -> Completion | None:
         """The answer already paid for; None when there is none."""
-        known = self._known.get(key.agent, {}).get(key)
-        return known if known or self._journal is None else self._journal.get(key)
-
-    def answers(self) -> Iterable[Completion]:
-        """All answers of the run known here."""
-        return () if self._journal is None else self._journal.answers()
+        return self._known.get(key.agent, {}).get(key) or super().get(key)
 
     def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
         """Keep an answer; unless None, await the result before the agent sees the answer."""
@@ -136,16 +132,6 @@ class StoredAnswers:
             await before
         for key, completion in unsent.items():
             await retry_async(self.async_store.keep_answer, key, completion, self._buyer)
-
-    def flush(self) -> None:
-        """Flush the journal, so that it survives a power cut."""
-        if self._journal is not None:
-            self._journal.flush()
-
-    def close(self) -> None:
-        """Close the journal."""
-        if self._journal is not None:
-            self._journal.close()
 
 
 async def _end_of(task: asyncio.Task[Any]) -> None:
