@@ -55,16 +55,16 @@ def fork(
     """Begin a branch in the new folder `out`; `Simulation(…, out=out, resume=True)` runs it.
 
     Args:
-            run: the folder of the run to fork: finished, interrupted or in progress.
-            world, agents: those of the run, in their initial state; they are not changed.
-            at: the first step that belongs to the branch.
-            edit: changes the `Moment` at that step.
-            replay_llm: reuse the run's answers beyond `at` for equal requests.
-            seed: of all randomness from there on, including sampling; None: the run's.
-            options: as passed to the run's `World.reset`.
-            on_step: called with every step that is run again.
-            trust: sign the copied parts of run.json even if their signature is not this user's.
-            about: how the branch is to be run, as in `RunConfiguration`; None: as the run.
+        run: the folder of the run to fork: finished, interrupted or in progress.
+        world, agents: those of the run, in their initial state; they are not changed.
+        at: the first step that belongs to the branch.
+        edit: changes the `Moment` at that step.
+        replay_llm: reuse the run's answers beyond `at` for equal requests.
+        seed: of all randomness from there on, including sampling; None: the run's.
+        options: as passed to the run's `World.reset`.
+        on_step: called with every step that is run again.
+        trust: sign the copied parts of run.json even if their signature is not this user's.
+        about: how the branch is to be run, as in `RunConfiguration`; None: as the run.
 
     Raises MetropolisError if the run has not reached `at`, if its steps cannot be reproduced
     from its own answers, or if the edited state is no valid start of a run.
