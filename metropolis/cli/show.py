@@ -19,6 +19,7 @@ from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock
 from metropolis.cli.terminal import without_controls
 from metropolis.command_options import Integer
+from metropolis.maps.areas import Areas
 from metropolis.names import check_name, cut
 from metropolis.runtime.reruns.state_at import agent_at, state_at
 from metropolis.types import MetropolisError, Step
@@ -53,7 +54,13 @@ def command(run: str, agent: str, at: Step | None, trust: bool, as_json: bool) -
         return
     click.echo(f"{agent} at step {found.step:,} ({content['time']})")
     tables = asyncio.run(_tables(agent_at(found, scenario.agents, agent), found.step))
+    state = shown["body"].pop("state")
+    if scenario.world.map is not None:
+        arena = Areas(scenario.world.map).arena_at(body.position)
+        shown["body"]["in"] = "no arena of the map" if arena is None else arena.name
     _print_fields("body", shown["body"])
+    if state:
+        _print_fields("state of the body", state)
     if not tables:
         _print_fields("mind", shown["mind"])
     for title, rows in tables.items():

@@ -28,7 +28,7 @@ def test_an_interview_changes_nothing_and_can_be_repeated(run: Run) -> None:
     assert (first["agent"], first["step"], first["question"]) == ("Celia Marsh", 399, QUESTION)
     assert contents(Path("town")) == before
     idle = summary(run, "ask", "town", "Xylophone?", "--agent", "Celia Marsh", "--at", "0")
-    assert idle["answer"].endswith("At present: in bed.")
+    assert idle["answer"].endswith("At present: sleeping.")
     status, out, _ = run(*ask)
     assert (status, out.startswith("Celia Marsh at step 399")) == (0, True)
 

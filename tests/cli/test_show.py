@@ -23,9 +23,10 @@ def test_a_resident_is_shown_as_tables(run: Run) -> None:
     mind = summary(run, *show)["mind"]
     status, out, _ = run(*show)
     assert status == 0
-    for title in ("body", "present", "schedule", "relations", "memories: "):
+    for title in ("body", "state of the body", "present", "schedule", "relations", "memories: "):
         assert f"\n{title}" in out
     shown = " ".join(out.split())
+    assert " in Willow Lodge: " in shown
     assert mind["goal"][:60] in shown
     for name in {*mind["profile"]["relations"], *mind["talked"]}:
         assert name in out

@@ -14,9 +14,13 @@ from metropolis.maps.map import GridMap
 from metropolis.maps.tiling import side_by_side
 from metropolis.maps.town import alderbrook
 from metropolis.types import MetropolisError
+from metropolis.worlds.smallville import make
 from metropolis.worlds.smallville.geography import MOVES, Atlas
+from metropolis.worlds.smallville.planning import TO_BED
 from metropolis.worlds.smallville.profile import read_profiles
+from metropolis.worlds.smallville.resident import Resident
 from metropolis.worlds.smallville.settings import PRESETS, settings_of, table_of
+from metropolis.worlds.smallville.state import Activity, Talk
 
 RESIDENT = """
 [[resident]]
@@ -140,3 +144,31 @@ def test_settings_as_a_table(preset: str, retention: int, rerates: bool, weight:
     own = replace(PRESETS[preset], retention=retention, rerates=rerates, recency_weight=weight)
     assert settings_of(table_of(own)) == own
     assert table_of(PRESETS[preset]) in ({}, {"preset": preset})
+
+
+def test_what_a_resident_does_is_shown_not_its_plan_alone() -> None:
+    resident = make().agents[0]
+    assert isinstance(resident, Resident)
+
+    def present() -> dict[str, object]:
+        return {str(row["what"]): row[""] for row in resident.tables()["present"]}
+
+    first = present()
+    assert first["is"] == "sleeping"
+    assert not {"until", "bound for", "interrupted"} & first.keys()
+    resident.activity = Activity("reading", "Mill Green: park", "bench", goal=(7, 9), until_s=36000)
+    resident.abed = False
+    reading = present()
+    assert reading["is"] == "reading"
+    assert reading["bound for"] == "Mill Green: park: bench [7, 9]"
+    assert "interrupted" not in reading
+    resident.talk = Talk("Celia Marsh", "rolls", (), 35000, 0, (8, 8))
+    talking = present()
+    assert talking["is"] == "talking with Celia Marsh about rolls"
+    assert (talking["interrupted"], talking["bound for"]) == ("reading", "[8, 8]")
+    assert talking["until"] == "Mon 13 Feb 09:43"
+    resident.talk = None
+    resident.activity = Activity(TO_BED, "Willow Lodge: room 1", "bed", asleep=True)
+    assert present()["is"] == "going to bed"
+    resident.abed = True
+    assert present()["is"] == "sleeping"

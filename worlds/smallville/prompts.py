@@ -296,12 +296,9 @@ def insight_and_guidance(me: Resident, question: str, memories: Sequence[Node]) 
 
 def interview(me: Resident, question: str, known: Sequence[Node], now_s: int) -> str:
     """Answer an interviewer."""
-    doing = me.activity.what or "in bed"
-    if me.talk is not None:
-        doing = f"talking with {me.talk.partner}"
     return (
         f"{whole(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
-        f"{_list(known)}\nAt present: {doing}\n"
+        f"{_list(known)}\nAt present: {me.doing}\n"
         f"An interviewer, who is not of the town, asks {me.name} a question. Answer as"
         f" {me.profile.first_name} in the first person, in one to four sentences, from what is"
         " written above alone; say so if it holds no answer.\n"

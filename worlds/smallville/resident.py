@@ -40,7 +40,7 @@ from metropolis.worlds.smallville.settings import Settings
 from metropolis.worlds.smallville.spatial_memory import Known, first_known, learn
 from metropolis.worlds.smallville.state import HOUR_S, Activity, Day, Talk, day_of
 from metropolis.worlds.smallville.tables import tables_of
-from metropolis.worlds.smallville.world import START, Action, Observation
+from metropolis.worlds.smallville.world import SLEEPING, START, Action, Observation
 
 RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 8, 7
 WHISPER_IMPORTANCE = 8
@@ -222,6 +222,13 @@ class Resident(Agent):
             return
         here = (int(position[0]), int(position[1]))
         yield from self._atlas.walk(here, self._goal)[1:]
+
+    @property
+    def doing(self) -> str:
+        """What it does or is on the way to: asleep and in conversations that, not its activity."""
+        if self.talk is not None:
+            return f"talking with {self.talk.partner} about {self.talk.about}"
+        return SLEEPING if self.abed else self.activity.what
 
     @property
     def _goal(self) -> Tile:

@@ -30,17 +30,21 @@ def tables_of(me: Resident) -> Tables:
 
 
 def _present(me: Resident) -> dict[str, str]:
-    activity = me.activity
+    """What it does, and where it is bound for: its body may be on the way there."""
+    activity, talk = me.activity, me.talk
+    bound = activity.goal if talk is None else talk.meeting
+    place = "" if talk else ": ".join(filter(None, (activity.place, activity.thing)))
     texts = {
         "last step": _when(me, me.now_s),
-        "activity": activity.what,
-        "place": ": ".join(filter(None, (activity.place, activity.thing))),
-        "until": _when(me, activity.until_s) if activity.what else "",
-        "talks to": "" if me.talk is None else me.talk.partner,
+        "is": me.doing,
+        "until": _when(me, talk.until_s if talk else activity.until_s),
+        "bound for": f"{place} {list(bound)}".lstrip(),
+        "interrupted": activity.what if talk else "",
         "goal": me.goal,
         "until it reflects": f"{me.unreflected} points of importance",
     }
-    return {what: text for what, text in texts.items() if text}
+    unknown = () if activity.what or talk else ("until", "bound for")  # before the first step
+    return {what: text for what, text in texts.items() if text and what not in unknown}
 
 
 def _schedule(me: Resident) -> list[dict[str, str]]:
