@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import pairwise
@@ -207,6 +208,39 @@ def test_a_conversation_ends(source: Path, tmp_path: Path) -> None:
     assert result.steps == 2
 
 
+def test_a_random_object_is_none(source: Path, tmp_path: Path) -> None:
+    path = next(source.rglob("Ann Ash/bootstrap_memory/scratch.json"))
+    somewhere = {"act_address": "the town:Corner Cafe:cafe:<random>"}
+    path.write_text(json.dumps(SCRATCH | STOPPED | somewhere))
+    assert run_import(source, tmp_path / "town").exit_code == 0
+    ann = make_scenario(str(tmp_path / "town")).agents[0]
+    assert (ann.activity.place, ann.activity.thing) == ("Corner Cafe: cafe", "")
+
+
+def test_the_map_is_that_of_the_simulation_if_there_is_one(source: Path, tmp_path: Path) -> None:
+    meta = next(source.rglob("base_the_ville_n25")) / "reverie" / "meta.json"
+    known = json.loads(meta.read_text())
+    meta.write_text(json.dumps(known | {"maze_name": "the_isle"}))
+    result = run_import(source, tmp_path / "ville")
+    assert result.exit_code == 0, result.output
+    assert "maze_name is 'the_isle'" in result.output
+    assert "is no folder; imported the_ville" in result.output
+    isle = shutil.copytree(
+        next(source.rglob("the_ville")), next(source.rglob("assets")) / "the_isle"
+    )
+    map_file = isle / "matrix" / "maze_meta_info.json"
+    map_file.write_text(map_file.read_text().replace("the town", "the isle"))
+    result = run_import(source, tmp_path / "isle")
+    assert result.exit_code == 0, result.output
+    assert "maze_name" not in result.output
+    assert "the isle, 12 x 8 tiles" in result.output
+    for name in ("../the_ville", 7):
+        meta.write_text(json.dumps(known | {"maze_name": name}))
+        error = run_import(source, tmp_path / "no").exception
+        assert isinstance(error, MetropolisError)
+        assert "the field maze_name is" in str(error)
+
+
 def test_a_relation_that_is_known_from_a_chat_is_no_further_memory(
     source: Path, tmp_path: Path
 ) -> None:
@@ -254,6 +288,7 @@ def test_names_of_three_words_beds_and_empty_fields(tmp_path: Path) -> None:
         ("scratch.json", "recency_w", float("nan")),
         ("scratch.json", "f_daily_schedule_hourly_org", [["sleeping"]]),
         ("scratch.json", "act_start_time", "yesterday"),
+        ("scratch.json", "act_start_time", "February 14, 2023, 18:00:10"),
         ("scratch.json", "vision_r", "far"),
         ("scratch.json", "retention", 0),
         ("scratch.json", "daily_req", "a day"),
@@ -262,6 +297,7 @@ def test_names_of_three_words_beds_and_empty_fields(tmp_path: Path) -> None:
         ("scratch.json", "metropolis_settings", {"recency": "days"}),
         ("nodes.json", "type", "dream"),
         ("nodes.json", "created", "2023"),
+        ("nodes.json", "created", "2023-02-14 18:00:01"),
         ("nodes.json", "poignancy", None),
         ("nodes.json", "poignancy", float("inf")),
         ("nodes.json", "object", 3),

@@ -1,7 +1,8 @@
 """`metropolis world import-genagent`: import a town of the Generative Agents project.
 
 A checkout of that project (Park et al. 2023) has the map under
-``environment/frontend_server/static_dirs/assets/the_ville/matrix``, the agents' initial memories in
+``environment/frontend_server/static_dirs/assets/MAZE/matrix`` (MAZE is ``the_ville``, or the
+simulation's ``maze_name`` if there is such a folder), the agents' initial memories in
 ``agent_history_init_n25.csv`` beside it, and a simulation's agents and start tiles under
 ``environment/frontend_server/storage/SIMULATION``.
 
@@ -27,7 +28,11 @@ from metropolis.maps.map import GridMap, read_genagent_map
 from metropolis.tables import print_whole
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.folder import write_town
-from metropolis.worlds.smallville.genagent.people import ASSETS, People, read_genagent_people
+from metropolis.worlds.smallville.genagent.people import (
+    People,
+    assets_of,
+    read_genagent_people,
+)
 from metropolis.worlds.smallville.genagent.workplaces import Workplace
 from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.settings import PRESETS
@@ -57,9 +62,16 @@ def command(checkout: Path, out: Path, simulation: str, preset: str, as_json: bo
     """
     if out.exists():
         raise MetropolisError(f"{out} exists; name a folder that does not exist")
-    grid = read_genagent_map(checkout / ASSETS / "matrix")
-    people = read_genagent_people(checkout, simulation, grid, preset)
+    assets = assets_of(checkout, simulation)
+    grid = read_genagent_map(assets / "matrix")
+    people = read_genagent_people(checkout, simulation, grid, assets, preset)
     write_town(out, grid, people.profiles, people.start, people.pasts)
+    if people.maze != assets.name:
+        click.echo(
+            f"warning: the simulation's maze_name is {people.maze!r}, and "
+            f"{assets.with_name(people.maze) / 'matrix'} is no folder; imported {assets.name}",
+            err=True,
+        )
     if as_json:
         click.echo(json.dumps(_as_json(out, grid, people), indent=2))
         return

@@ -32,10 +32,10 @@ _DETAILED = re.compile(r"(.+?) \((.+)\)", re.DOTALL)
 """An entry of a schedule and the task in it."""
 
 
-def read_memories(path: Path, midnight: datetime) -> tuple[Node, ...]:
+def read_memories(path: Path, now: datetime) -> tuple[Node, ...]:
     """The nodes of `nodes.json` in order of creation; none without the file.
 
-    `midnight` is that before step 0. Raises MetropolisError naming file, node and field.
+    `now` is the time of step 0. Raises MetropolisError naming file, node and field.
     """
     if not path.exists():
         return ()
@@ -50,17 +50,17 @@ def read_memories(path: Path, midnight: datetime) -> tuple[Node, ...]:
         numbered[int(number[1])] = content
     index = {number: at for at, number in enumerate(sorted(numbered))}
     return tuple(
-        _node(Fields(numbered[number], f"{path}: node_{number}"), midnight, index, at)
+        _node(Fields(numbered[number], f"{path}: node_{number}"), now, index, at)
         for number, at in index.items()
     )
 
 
-def _node(fields: Fields, midnight: datetime, index: dict[int, int], at: int) -> Node:
+def _node(fields: Fields, now: datetime, index: dict[int, int], at: int) -> Node:
     kind, text = fields.text("type"), fields.text("description")
     if kind not in KINDS:
         raise fields.wrong("type", " or ".join(KINDS))
     subject, predicate, what = (fields.text(of) for of in ("subject", "predicate", "object"))
-    moment = _moment(fields, "created", _CREATED)
+    moment = _past_moment(fields, "created", _CREATED, now)
     if kind == "chat":
         pair = f"{subject} and {what} are"
         about = text.removeprefix(f"{pair} ").removeprefix("conversing about ")
@@ -69,7 +69,7 @@ def _node(fields: Fields, midnight: datetime, index: dict[int, int], at: int) ->
     return Node(
         cast(Literal["event", "thought", "chat"], kind),
         text,
-        round((moment - midnight).total_seconds()),
+        round((moment - _midnight(now)).total_seconds()),
         min(10, max(1, round(fields.number("poignancy")))),
         subject,
         predicate,
@@ -172,7 +172,7 @@ def _activity(
     what = scratch.text("act_description")
     found = _DETAILED.fullmatch(what)
     what = found[2] if found else what
-    began = _moment(scratch, "act_start_time", CLOCK)
+    began = _past_moment(scratch, "act_start_time", CLOCK, now)
     try:
         ends = began + timedelta(minutes=scratch.number("act_duration"))
     except OverflowError:
@@ -188,8 +188,8 @@ def _activity(
         if grid.walls[goal[1], goal[0]]:
             raise scratch.wrong("planned_path", "a way that ends on a free tile")
     place = grid.arena_names[grid.arenas[goal[1], goal[0]]]
-    address = scratch.text("act_address").split(":")
-    thing = address[3] if len(address) > 3 else ""
+    named = scratch.text("act_address").split(":")[3:]  # <random> is any tile of the arena
+    thing = named[0] if named and named[0] in grid.object_names else ""
     emoji = scratch.content.get("act_pronunciatio")
     emoji = emoji if isinstance(emoji, str) else ""
     state = scratch.content.get("act_obj_description")
@@ -213,6 +213,13 @@ def _moment(fields: Fields, field: str, form: str) -> datetime:
         return datetime.strptime(fields.text(field), form)
     except ValueError:
         raise fields.wrong(field, f"a time such as {datetime(2023, 2, 13):{form}}") from None
+
+
+def _past_moment(fields: Fields, field: str, form: str, now: datetime) -> datetime:
+    moment = _moment(fields, field, form)
+    if moment > now:
+        raise fields.wrong(field, f"a time up to that of the simulation, {now}")
+    return moment
 
 
 def _midnight(now: datetime) -> datetime:

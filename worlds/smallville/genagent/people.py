@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from metropolis.worlds.smallville.settings import (
 from metropolis.worlds.smallville.world import START
 
 SERVER = Path("environment/frontend_server")
-ASSETS = SERVER / "static_dirs/assets/the_ville"
+ASSETS, MAZE = SERVER / "static_dirs/assets", "the_ville"
 _OCCUPATION = re.compile(r"\bis an? ([^.,;]+?)(?= (?:who|at|of|in|that|with)\b|[.,;]|$)")
 _SETTINGS = {
     "vision_r": "vision_tiles",
@@ -65,6 +65,8 @@ class People:
     """Names with a start tile that are no agents of the simulation."""
     unknown_places: list[str]
     """Places in spatial memories that are not on the map."""
+    maze: str
+    """The map of the simulation, as it names it."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,18 @@ class _Person:
     unknown_places: list[str]
 
 
-def read_genagent_people(checkout: Path, simulation: str, grid: GridMap, preset: str) -> People:
+def assets_of(checkout: Path, simulation: str) -> Path:
+    """The folder of the simulation's `maze_name` if it has a map, else that of `the_ville`.
+
+    The published code reads the latter always.
+    """
+    own = checkout / ASSETS / _maze(_meta(checkout / SERVER / "storage" / simulation))
+    return own if (own / "matrix").is_dir() else checkout / ASSETS / MAZE
+
+
+def read_genagent_people(
+    checkout: Path, simulation: str, grid: GridMap, assets: Path, preset: str
+) -> People:
     """The agents of a stored simulation, in the order of its `persona_names`.
 
     `preset` names the settings that their own fields change. Raises MetropolisError naming the file
@@ -90,7 +103,7 @@ def read_genagent_people(checkout: Path, simulation: str, grid: GridMap, preset:
     starts = read_object(starts_file)
     meta = _meta(stored)
     names, start = _names(stored, meta), _start(meta)
-    history = _history(checkout / ASSETS, len(names))
+    history = _history(assets, len(names))
     atlas = Atlas(grid)
     people = [
         _person(
@@ -131,12 +144,20 @@ def read_genagent_people(checkout: Path, simulation: str, grid: GridMap, preset:
         start,
         [name for name in starts if name not in set(names)],
         sorted({place for person in people for place in person.unknown_places}),
+        _maze(meta),
     )
 
 
 def _meta(stored: Path) -> Fields:
     path = stored / "reverie" / "meta.json"
     return Fields(read_object(path) if path.exists() else {}, f"{path}")
+
+
+def _maze(meta: Fields) -> str:
+    name = MAZE if meta.content.get("maze_name") is None else meta.text("maze_name")
+    if not is_folder_name(name):
+        raise meta.wrong("maze_name", f"the name of a folder in {ASSETS}, such as {MAZE}")
+    return name
 
 
 def _names(stored: Path, meta: Fields) -> list[str]:
@@ -191,8 +212,7 @@ def _person(
 ) -> _Person:
     path = root / "scratch.json"
     scratch = Fields(read_object(path), f"{path}")
-    midnight = datetime.combine(start.date(), time())
-    memories = read_memories(root / "associative_memory" / "nodes.json", midnight)
+    memories = read_memories(root / "associative_memory" / "nodes.json", start)
     places, unknown = _places(root / "spatial_memory.json", atlas)
     past = past_of(name, scratch, memories, places, atlas.grid, start)
     learned, living_area = scratch.text("learned"), scratch.text("living_area")
