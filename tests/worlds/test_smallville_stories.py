@@ -149,3 +149,20 @@ def test_nobody_speaks_of_the_bathroom_or_of_being_asleep() -> None:
     own = talking()
     assert "reading" in lines(own)
     assert "shower" not in lines(Prompt(own.text.replace("was reading", "was taking a shower")))
+
+
+def test_a_goal_of_a_day_ends_with_it() -> None:
+    asked = "What is Ada after at present? One sentence.\nAnswer:"
+    notes = "Note: Ada should bear in mind: tea\n"
+
+    def goals(goal: str) -> set[str]:
+        prompt = Prompt(
+            f"Name: {ADA} (age 34)\nOccupation: novelist\nPresent goal: {goal}\n"
+            f"Likes to talk about: tea (“hot”)\n\n{ADA} remembers:\n{notes}\n{asked}"
+        )
+        return {revise_identity(prompt, Random(seed)) for seed in range(40)}
+
+    lasting, tonight = "Ada wants to finish her novel.", "Ada wants to sing tonight."
+    assert lasting in goals(lasting)
+    assert tonight not in goals(tonight)
+    assert not any("bear in mind" in goal for goal in goals(lasting) | goals(tonight))

@@ -21,6 +21,10 @@ On five evenings of recorded runs of Generative Agents, residents sleep for 20, 
 of the hour before midnight."""
 GOAL_KEPT_SHARE = 0.3
 """Probability that a goal lasts another day."""
+_OF_A_DAY = re.compile(
+    r"festival|parade|lantern|stage|tonight|by six|this afternoon|end of the day|hundred people"
+)
+"""Goals of the first day, which are over."""
 
 
 def wake_up_hour(prompt: Prompt, random: Random) -> str:
@@ -49,7 +53,7 @@ def daily_plan(prompt: Prompt, random: Random) -> str:
 def revise_identity(prompt: Prompt, random: Random) -> str:
     """Notes for planning, feelings about yesterday, or the goal."""
     name, goal = prompt.first_name, prompt.fact("Present goal")
-    asked = prompt.text[-400:]
+    asked = prompt.text.rpartition("\n\n")[2]
     if "plan for the day" in asked:
         return daily_plan(prompt, random)
     if "bear in mind" in asked:
@@ -58,7 +62,8 @@ def revise_identity(prompt: Prompt, random: Random) -> str:
         return f"{name} should bear in mind: {' '.join(told)} {goal}"
     if "look back at yesterday" in asked:
         return pick(phrases()["yesterday"], random)
-    return goal if random.random() < GOAL_KEPT_SHARE else _new_goal(prompt, random)
+    kept = random.random() < GOAL_KEPT_SHARE and not _OF_A_DAY.search(goal)
+    return goal if kept else _new_goal(prompt, random)
 
 
 def _new_goal(prompt: Prompt, random: Random) -> str:
