@@ -24,7 +24,11 @@ from metropolis.worlds.smallville import planning, town_profiles
 from metropolis.worlds.smallville.author import FUNCTIONS, author, small, talk
 from metropolis.worlds.smallville.author.errands import the
 from metropolis.worlds.smallville.author.lines import LINES, SHORT_LINES, Scene, say
-from metropolis.worlds.smallville.author.plans import new_decomp_schedule, wake_up_hour
+from metropolis.worlds.smallville.author.plans import (
+    hourly_schedule,
+    new_decomp_schedule,
+    wake_up_hour,
+)
 from metropolis.worlds.smallville.author.prompt import Prompt
 from metropolis.worlds.smallville.dialogue import UTTERANCES_MAX, Utterance
 from metropolis.worlds.smallville.recorded import TOKENS
@@ -143,6 +147,70 @@ def test_nobody_enters_the_bedroom_of_another(task: str, house: str, rooms: str)
     assert chosen(rooms) <= {"kitchen", *(["room 2"] if house == "Ash House" else [])}
     assert chosen("room 1, bathroom") == {"bathroom"}
     assert chosen("room 1") == {"room 1"}, "there is no other room"
+
+
+HOUSE = "child's bedroom, bathroom, kitchen, living room, garden"
+
+
+@pytest.mark.parametrize(
+    ("task", "part", "place", "rooms", "fitting"),
+    [
+        ("washing the dishes", "having dinner", "Ash House", HOUSE, {"kitchen"}),
+        ("cutting back the roses", "working in the garden", "Ash House", HOUSE, {"garden"}),
+        ("playing a round of billiards", "the evening", "Inn", "kitchen, taproom", {"taproom"}),
+        ("looking who is at the Inn", "having dinner", "Inn", "kitchen, taproom", {"taproom"}),
+        ("chopping vegetables for soup", "working", "Inn", "taproom, kitchen", {"kitchen"}),
+        ("choosing apples from the shelves", "shopping", "Shop", "pharmacy, grocery", {"grocery"}),
+        ("looking something up at Ivy", "a class", "Ivy", "office, library, studio", {"library"}),
+        ("writing a test at the office desk", "working", "Ivy", "library, office", {"office"}),
+        ("reading a page", "shopping at the Market", "Ash House", HOUSE, {"living room"}),
+        ("pondering", "shopping at the Market", "Ash House", HOUSE, {"kitchen", "living room"}),
+    ],
+)
+def test_rooms_suit_the_task(
+    task: str, part: str, place: str, rooms: str, fitting: set[str]
+) -> None:
+    prompt = Prompt(
+        "Home: Ash House, sleeps in the child's bedroom\nAt 10:00, Ada is about to do this: "
+        f"{task}\nIt is part of: {part}\nAda goes to {place}.\nKnown rooms: {rooms}\nWhich room"
+    )
+    assert {small.arena(prompt, Random(seed)) for seed in range(40)} == fitting
+
+
+@pytest.mark.parametrize(
+    ("task", "things", "fitting"),
+    [
+        ("resting on the sofa", "bench, sofa, table", {"sofa"}),
+        ("eating breakfast", "billiard table, table, sofa", {"table"}),
+        ("looking for a book on the shelves", "table, bookshelf, sofa", {"bookshelf"}),
+        ("looking at the flower beds", "bed, flower bed, bench", {"flower bed"}),
+        ("steaming milk for coffee", "chair, counter, sofa", {"counter"}),
+        ("pondering", "billiard table, bench, stove", {"bench"}),
+    ],
+)
+def test_objects_suit_the_task(task: str, things: str, fitting: set[str]) -> None:
+    prompt = Prompt(
+        f"At 10:00, Ada is about to do this: {task}\nIt is part of: a day\n"
+        f"Known objects: {things}\nWhich object"
+    )
+    assert {small.thing(prompt, Random(seed)) for seed in range(40)} == fitting
+
+
+def test_a_garden_is_worked_in_at_home() -> None:
+    prompt = Prompt(
+        "Home: Ash House, sleeps in the bedroom\nWorks at: Ivy College\n"
+        "At 16:00, Ada is about to do this: cutting back the roses\n"
+        "It is part of: working in the garden\nKnown places: Ivy College, Ash House\nWhich place"
+    )
+    assert small.sector(prompt, Random(0)) == "Ash House"
+    for rooms, has_garden in (("kitchen, garden", True), ("kitchen", False)):
+        prompt = Prompt(
+            f"Home: Ash House, sleeps in the bedroom\nPlaces in town: Ash House ({rooms})"
+            "\nDate: Wednesday, 15 February 2023, 00:00\n\n"
+            "Schedule:\n[12:00-13:00] having lunch\n[17:00-18:00] Ada is"
+        )
+        free = {hourly_schedule(prompt, Random(seed)) for seed in range(80)}
+        assert ("working in the garden" in free) == has_garden
 
 
 def test_utterances_are_json(asked: dict[str, list[Request]]) -> None:

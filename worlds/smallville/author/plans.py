@@ -177,6 +177,9 @@ def _free_hours(prompt: Prompt) -> list[str]:
     if _FESTIVAL.search(goal) and not over(goal, prompt.now):
         return ["preparing the lantern festival on Mill Green"]
     hours: list[str] = list(phrases()["free_hours"])
+    home = prompt.fact("Home").partition(",")[0]
+    if not re.search(rf"{re.escape(home)} \([^)]*garden", prompt.fact("Places in town")):
+        hours.remove("working in the garden")
     if weather(prompt.now.date()) in INDOORS:
         hours = [text for text in hours if "Green" not in text and "garden" not in text]
     return hours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
@@ -118,10 +118,15 @@ def _table(name: str) -> list[tuple[re.Pattern[str], Any]]:
     return [(re.compile(rf"\b(?:{words})"), value) for words, value in phrases()[name].items()]
 
 
-def match(table: str, text: str) -> Any:
-    """The value of the first entry of a table of `phrases.toml` whose key occurs in `text`."""
+def matches(table: str, text: str) -> Iterator[Any]:
+    """The values of a table of `phrases.toml` whose keys occur in `text`."""
     lowered = text.lower()
-    return next((value for words, value in _table(table) if words.search(lowered)), None)
+    return (value for words, value in _table(table) if words.search(lowered))
+
+
+def match(table: str, text: str) -> Any:
+    """The first of `matches`; None: there is none."""
+    return next(matches(table, text), None)
 
 
 def pick(options: Sequence[Option], random: Random) -> Option:

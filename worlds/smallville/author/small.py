@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from random import Random
 
-from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, pick
+from metropolis.worlds.smallville.author.prompt import Prompt, match, matches, phrases, pick
 
 _BEDROOM = re.compile(r"\broom \d|bedroom|'s room")
 _PRIVATE = re.compile(rf"{_BEDROOM.pattern}|bath|wash|store")
+_OF_STAFF = re.compile(rf"{_PRIVATE.pattern}|kitchen|office")
+_WORK = re.compile(r"\bwork(?!ing in the garden)|\bshift|\bclass")
+_SEATS = re.compile(r"bench|chair|sofa|(?<!billiard )table|desk|counter")
 RATINGS = {"Event": (2, 0), "Thought": (5, 3), "Conversation": (4, 2)}
 """Kind of memory -> the rating of a text without remarkable words, and what is added to that of the
 others. In recorded runs of Generative Agents events other than idle objects have 3.3 to 5.3 on
@@ -66,7 +69,7 @@ def sector(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
         named = [place for place in places if place.lower() in text.lower()]
         if named:
             return named[0]
-        if re.search(r"\bwork|\bshift|\bclass", text) and prompt.fact("Works at") in places:
+        if _WORK.search(text) and prompt.fact("Works at") in places:
             return prompt.fact("Works at")
     home = prompt.fact("Home").split(",")[0]
     return home if home in places else places[0]
@@ -76,24 +79,34 @@ def arena(prompt: Prompt, random: Random) -> str:
     """A room that suits the task; the bedroom of another only if there is no other room."""
     listed = prompt.fact("Known rooms").split(", ")
     home, _, own = prompt.fact("Home").partition(", sleeps in the ")
-    if prompt.between(" goes to ", ".\n") != home:
+    place = prompt.between(" goes to ", ".\n")
+    is_home = place == home
+    if not is_home:
         own = ""  # houses have rooms of the same names
     rooms = [room for room in listed if room == own or not _BEDROOM.search(room)] or listed
-    task = prompt.between("is about to do this: ", "\n") + " " + prompt.fact("It is part of")
-    wanted = match("rooms", prompt.between("is about to do this: ", "\n")) or match("rooms", task)
-    fitting = [room for room in rooms if wanted and re.search(wanted, room)]
-    if "own room" in (wanted or "") and own in rooms:
-        return own
-    if fitting:
-        return pick(fitting, random)
-    public = [room for room in rooms if not _PRIVATE.search(room)]
+    task = prompt.between("is about to do this: ", "\n")
+    if named := [room for room in rooms if f"in the {room}" in task]:
+        return named[0]
+    is_errand = place in task  # away from the plan
+    for text in (task,) if is_errand else (task, prompt.fact("It is part of")):
+        for wanted in matches("rooms", text):
+            for kind in wanted.split("|"):
+                if kind == "own room" and own in rooms:
+                    return own
+                if fitting := [room for room in rooms if kind in room]:
+                    return pick(fitting, random)
+    hidden = _PRIVATE if is_home else _OF_STAFF
+    public = [room for room in rooms if not hidden.search(room) and (room != "garden")]
     return pick(public, random) if public else (own if own in rooms else rooms[0])
 
 
 def thing(prompt: Prompt, random: Random) -> str:
-    """An object that suits the task."""
+    """The object that the task names, otherwise one that suits it."""
     things = prompt.fact("Known objects").split(", ")
-    wanted = match("things", prompt.between("is about to do this: ", "\n"))
-    fitting = [name for name in things if wanted and re.search(wanted, name)]
-    seats = [name for name in things if re.search(r"bench|chair|sofa|table|desk|counter", name)]
-    return pick(fitting or seats or things, random)
+    task = prompt.between("is about to do this: ", "\n")
+    if named := [name for name in things if re.search(rf"\b{re.escape(name)}\b", task)]:
+        return max(named, key=len)
+    for wanted in matches("things", task):
+        if fitting := [name for name in things if re.search(wanted, name)]:
+            return pick(fitting, random)
+    return pick([name for name in things if _SEATS.search(name)] or things, random)
