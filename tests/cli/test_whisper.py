@@ -38,7 +38,7 @@ def test_a_whisper_is_a_branch_in_which_it_can_be_passed_on(run: Run) -> None:
     told = []
     for talk in conversations("town")[::-1]:
         name, at = talk.source, talk.step - 10
-        branch = f"to {name}"
+        branch = f"to {name} at {at}"
         whisper = ("whisper", "town", TEXT, "--agent", name, "--at", str(at), "--out", branch)
         (origin,) = summary(run, *whisper, "--replay-llm")["lineage"]
         assert (origin["step"], origin["edited"]) == (at, [name])

@@ -22,8 +22,8 @@ from metropolis.worlds.smallville.resident import Resident
 from metropolis.worlds.smallville.state import DAY_S, Task
 from tests.cli.test_world import checkout, run_import
 
-STEPS = 3420
-"""From six o'clock to half past three. Of events noticed in the same step files tell no order."""
+STEPS = 3540
+"""From six o'clock to ten to four. Of events noticed in the same step files tell no order."""
 
 
 def simulated(folder: Path, steps: int, **options: Any) -> list[Resident]:
@@ -46,7 +46,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Resident], lis
     assert exported.exit_code == 0, exported.output
     imported = run_import(source, root / "again", "--simulation", "lived")
     assert imported.exit_code == 0, imported.output
-    assert "from 2023-02-13 15:30 on" in imported.output
+    assert "from 2023-02-13 15:50 on" in imported.output
     return residents, list(make_scenario(str(root / "again")).agents), root / "again"
 
 

@@ -173,3 +173,55 @@ def test_a_secret_is_told_to_those_who_are_not_known_to_have_it(
     )
     assert Scene(Prompt(text)).leaks == leaks
     assert Scene(Prompt(text.replace("Knows: ", "Has met: "))).leaks == []
+
+
+def opened(plan: str, hour: int, *said: str) -> str:
+    """All that Ada may say at an hour about her plan and her topics, after some lines."""
+    before = "".join(f"{ADA}: {line}\n{BRAM}: You may be right.\n" for line in said)
+    prompt = Prompt(
+        f"Name: {ADA} (age 34)\nPlan for the day: {plan}\nLikes to talk about: tea (“It is hot.”)\n"
+        f"Date: Monday, 13 February 2023, {hour}:00\n"
+        f"Setting: it is {hour}:00 at Willow Lodge: room 1; {ADA} was waiting when meeting {BRAM},"
+        f" who was cooking.\n\nConversation so far:\n{before or f'{BRAM}: Hello, Ada.'}\n\n"
+        f"What does {ADA} say next to {BRAM}? Two sentences."
+    )
+    return " ".join(say(Scene(prompt), Random(seed)) for seed in range(200))
+
+
+@pytest.mark.parametrize(
+    ("plan", "said", "hour"),
+    [
+        ("has breakfast with Kaya", "have breakfast with Kaya", 10),
+        ("opens the Lantern Café at eight", "open the Lantern Café at eight", 12),
+        ("has lunch on a bench", "have lunch on a bench", 15),
+        ("takes a nap after lunch", "take a nap after lunch", 16),
+        ("works at the Lantern Café from eight to four", "work at the Lantern Café", 17),
+        ("is in bed by half past nine if nothing comes in between", "be in bed by half past", 21),
+        ("go to bed at half past ten", "go to bed at half past ten", 22),
+        ("does her homework after dinner", "do my homework after dinner", 24),
+        ("studies maps", "study maps", 24),
+    ],
+)
+def test_a_plan_is_told_until_its_time_has_passed(plan: str, said: str, hour: int) -> None:
+    assert said in opened(plan, hour - 1)
+    assert hour == 24 or said not in opened(plan, hour)
+
+
+def test_lines_are_not_repeated() -> None:
+    plan, topic = (next(every(TALK[kind][0])) for kind in ("plans", "topics"))
+    topic = topic.replace(VALUES["topic"], "tea")
+    text = opened("walks; reads; sings", 9, plan, topic)
+    assert "My list for today says," not in text
+    assert "I still mean to" in text
+    assert topic not in text
+    assert "tea today" in text
+
+
+def test_nobody_talks_in_the_shower() -> None:
+    for mine, theirs in (("taking a shower", "reading"), ("reading", "taking a shower")):
+        prompt = Prompt(
+            f"Name: {ADA} (age 34)\nDate: Monday, 13 February 2023, 07:00\nIt is 07:00. {ADA} is"
+            f" {mine}, and sees {BRAM}, who is {theirs}. The two have not talked yet.\n"
+            f"Would {ADA} like to talk with {BRAM} now?"
+        )
+        assert {talk.decide_to_talk(prompt, Random(seed)) for seed in range(60)} == {"no"}

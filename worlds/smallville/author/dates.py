@@ -12,6 +12,26 @@ _HOURS |= {"eight": 20, "nine": 21}
 _NEAR_DAYS, _FRESH_DAYS = 15, 2
 
 
+_ENDS = (
+    (r"breakfast|children off", 10),
+    (r"until noon|at noon|in the morning|opens .* at", 12),
+    (r"until one|class", 14),
+    (r"(?<!after )lunch|until two", 15),
+    (r"after lunch|until three|after school", 16),
+    (r"to four|until four", 17),
+    (r"afternoon|(?:at|until) five", 18),
+    (r"to seven", 20),
+    (r"to nine|bed by half past nine", 21),
+    (r"at ten in the evening|bed (?:at|by) (?:half past )?ten", 22),
+)
+"""Words of a day's plan, and the hour from which they are of the past."""
+
+
+def ends(item: str) -> int:
+    """The hour from which an item of a day's plan is past; 24: it names no earlier one."""
+    return next((hour for words, hour in _ENDS if re.search(rf"\b(?:{words})\b", item)), 24)
+
+
 def spoken(day: date) -> str:
     """`Monday the 13th`."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10 if day.day // 10 != 1 else 0, "th")

@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from metropolis.worlds.smallville.author import quarrels
-from metropolis.worlds.smallville.author.dates import over
+from metropolis.worlds.smallville.author.dates import ends, over
 from metropolis.worlds.smallville.author.facts import News, news_in, secrets_in, told, wording_of
 from metropolis.worlds.smallville.author.prompt import CONFIDENCE, HERALDS, TOLD, Prompt, pick
 from metropolis.worlds.smallville.author.weather import weather
@@ -211,11 +211,13 @@ def _story(scene: Scene, random: Random) -> str:
     options = []
     if scene.my_doing and not _PRIVATE.search(scene.my_doing):
         options.append(pick(words["works"], random))
-    plan = [item for item in scene.prompt.fact("Plan for the day").split("; ") if ":" not in item]
-    if plan:
-        options.append(
-            pick(words["plans"], random).replace("{plan}", _base_form(pick(plan, random)))
-        )
+    plan = [
+        item
+        for item in scene.prompt.fact("Plan for the day").split("; ")
+        if ":" not in item and scene.prompt.hour < ends(item)
+    ]
+    if plan and not scene.has(template := pick(words["plans"], random)):
+        options.append(template.replace("{plan}", _base_form(pick(plan, random))))
     for statement in scene.prompt.statements:
         seen = _DOES.match(statement)
         if seen and seen[1] not in (scene.me, scene.other) and not _PRIVATE.search(seen[2]):
@@ -237,7 +239,8 @@ def _topic(scene: Scene, random: Random) -> str:
     remark = topics[topic]
     if remark in scene.said or random.random() >= REMARK_SHARE:
         remark = pick(words["more_of_topics"], random)
-    text = f"{pick(words['topics'], random)} {remark}"
+    intros = [text for text in words["topics"] if text.replace("{topic}", topic) not in scene.said]
+    text = f"{pick(intros or words['topics'], random)} {remark}"
     text = text.replace("{topic_start}", topic[0].upper() + topic[1:])
     return scene.fill(text.replace("{topic}", topic), random)
 
@@ -265,8 +268,8 @@ def _fresh(options: list[str], scene: Scene, random: Random) -> str:
 def _base_form(plan: str) -> str:
     """`bakes until noon` as `bake until noon`."""
     verb, _, rest = re.sub(r"\b(?:his|her)\b", "my", plan).partition(" ")
-    verb = {"has": "have", "goes": "go", "is": "be"}.get(verb, verb)
-    verb = re.sub(r"(?<=ch|sh|ss)es$", "", verb)
+    verb = {"has": "have", "goes": "go", "is": "be", "does": "do"}.get(verb, verb)
+    verb = re.sub(r"ies$", "y", re.sub(r"(?<=ch|sh|ss)es$", "", verb))
     return f"{re.sub(r'(?<=[^s])s$', '', verb)} {rest}"
 
 

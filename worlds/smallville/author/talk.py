@@ -33,6 +33,8 @@ there were up to 1,061 occasions to wait, and no resident waited."""
 
 def decide_to_talk(prompt: Prompt, random: Random) -> str:
     """Yes is likelier for acquaintances, and less likely after a talk on the same day."""
+    if "taking a shower" in prompt.between(f"{prompt.name} is ", "The two "):
+        return "no"
     other = prompt.between(", and sees ", ",").strip()
     share = KNOWN_SHARE if other in prompt.text.split("It is ")[0] else STRANGER_SHARE
     today = prompt.now.date()
