@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from metropolis.gateway.cache_choice import CacheChoice
 from metropolis.gateway.engine_client import PROBE_S, EngineClient, Probe, Reply
 from metropolis.gateway.errors import EngineLostError
-from metropolis.gateway.models import list_of, routed_by
+from metropolis.gateway.models import UnknownModelError, list_of, routed_by, unknown_model
 from metropolis.gateway.scheduler_driver import SchedulerDriver
 from metropolis.policy.base import QueuedRequest
 from metropolis.reuse.base import CacheReuse
@@ -115,6 +115,10 @@ class EnginePool:
     def serving(self, model: str | None) -> frozenset[int]:
         """Return the engines that serve `model`, a name that `routed_by` returned."""
         return self.scheduling.scheduler.models.serving(model)
+
+    def unknown_model(self) -> UnknownModelError:
+        """Return the error of a request whose model turned out to be unknown."""
+        return unknown_model(self.scheduling.scheduler.models.listed)
 
     async def models(
         self, path: str, headers: Mapping[str, str]

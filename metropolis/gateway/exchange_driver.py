@@ -19,6 +19,7 @@ from metropolis.gateway.scheduler_driver import Preemptible
 from metropolis.llm.base import Service
 from metropolis.policy.base import QueuedRequest
 from metropolis.scheduler.base import InstanceDownError
+from metropolis.scheduler.models import UnservedModelError
 
 JSON = ("content-type", "application/json")
 
@@ -71,7 +72,7 @@ class ExchangeDriver:
     async def start(self) -> Answer:
         """Wait for the answer: the whole of it, or the beginning of a stream.
 
-        Raises EngineLostError, and as `SchedulerDriver.place`.
+        Raises EngineLostError, UnknownModelError, and as `SchedulerDriver.place`.
         """
         while self.exchange.state not in (ExchangeState.STREAMING, ExchangeState.DONE):
             await self._advance()
@@ -150,6 +151,8 @@ class ExchangeDriver:
         except InstanceDownError:
             assert self._only is not None
             raise self._pool.response_lost(self._only) from None
+        except UnservedModelError:
+            raise self._pool.unknown_model() from None
         self.instance, self._priority = place.instance, place.priority
         self.exchange.placed(scheduling.clock())
 

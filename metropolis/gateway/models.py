@@ -3,6 +3,8 @@
 1. An engine serves the names that it listed when it was last probed, those of aliases and adapters
    included, and with SGLang also `NAME:ADAPTER`. One that lists none may serve any model.
 2. Engines that are down keep their names: requests for these wait.
+3. Requests that arrive before engines list their models keep their model: they go to the engines
+   that turn out to serve it.
 """
 
 from __future__ import annotations
@@ -18,8 +20,6 @@ from metropolis.names import shortened
 from metropolis.types import MetropolisError
 
 SHOWN_MODELS = 8
-UNLISTED = ""
-"""Routes a request to the engines that list no models."""
 
 
 class UnknownModelError(MetropolisError):
@@ -39,14 +39,12 @@ def routed_by(
 ) -> str | None:
     """Return the name by which to choose an engine for a request for `model`; None: any engine.
 
-    `models` and `is_up` are by engine; None: it lists no models. Raises UnknownModelError, and
-    MetropolisError if no model is given and engines differ; messages do not repeat the name, which
-    may have any length.
+    It is `model`, or that of its base. `models` and `is_up` are by engine; None: it lists no
+    models. Raises UnknownModelError, and MetropolisError if no model is given and engines differ;
+    messages do not repeat the name, which may have any length.
     """
     listed = {names for names in models if names is not None}
     known = frozenset[str]().union(*listed)
-    if not known:
-        return None
     if model is None:
         if len(listed) > 1:
             raise MetropolisError(
@@ -58,9 +56,15 @@ def routed_by(
     base = model.rpartition(":")[0]
     if base in known:
         return base
-    if any(up and names is None for names, up in zip(models, is_up, strict=True)):
-        return UNLISTED
-    raise UnknownModelError(f"no engine serves the model; they serve {_shown(known)}")
+    may_serve = (up and names is None for names, up in zip(models, is_up, strict=True))
+    if not known or any(may_serve):
+        return model
+    raise unknown_model(known)
+
+
+def unknown_model(known: frozenset[str]) -> UnknownModelError:
+    """The error of a request whose model is none of the `known` ones."""
+    return UnknownModelError(f"no engine serves the model; they serve {_shown(known)}")
 
 
 def model_named_in(body: bytes) -> str | None:

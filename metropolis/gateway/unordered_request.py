@@ -84,8 +84,8 @@ class UnorderedRequest:
         is_up = scheduling.is_up
         up = [each for each in self._pool.serving(self._model) if is_up[each] and each not in tried]
         if not up:
-            model = f" that serves {self._model!r}" if self._model else ""
-            raise EngineLostError(f"no engine{model} answers")
+            what = "no engine" if self._model is None else "no engine that serves the model"
+            raise EngineLostError(f"{what} answers")
         return min(up, key=lambda each: scheduling.in_flight[each] + unordered[each])
 
 

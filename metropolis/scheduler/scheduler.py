@@ -13,8 +13,8 @@ The gateway drives it in real time, the simulation in virtual time.
    if it ranks behind it, and waits at the same instance (Agentix §4.2).
 4. A request whose instance is lost is placed again. When an instance comes up, or serves more
    models, the requests that wait for room at others and that it may serve are placed again.
-5. A request ends once: it is finished, cancelled, or rejected because a plug-in failed or its only
-   instance is down.
+5. A request ends once: it is finished, cancelled, or rejected because a plug-in failed, its only
+   instance is down, or no instance serves or ever listed its model.
 
 | state      | meaning               | command -> state      | finished | interrupted | up, down |
 |------------|-----------------------|-----------------------|----------|-------------|----------|
@@ -115,11 +115,13 @@ class Scheduler(Notifier):
         """`request` has arrived; with `only`, no other instance may serve it.
 
         Raises PluginError if the policy cannot rank it, InstanceDownError if `only` is down, and
-        MetropolisError if no instance serves its model.
+        UnservedModelError if no instance serves its model.
         """
         if only is not None and not self._instances[only].is_up:
             raise InstanceDownError(only)
         allowed = self.models.serving(request.model) if only is None else frozenset((only,))
+        if not allowed:
+            raise self.models.unserved(request.model)
         call(Policy.arrived, self.policy, request)
         tracked = TrackedRequest(request, allowed, is_pinned=only is not None)
         try:
@@ -204,33 +206,24 @@ class Scheduler(Notifier):
                 self._reject(tracked, InstanceDownError(instance), now_s)
 
     def models_changed(self, instance: int, models: frozenset[str] | None, now_s: float) -> None:
-        """`instance` serves `models`, None: any; waiting requests follow."""
+        """`instance` serves `models`, None: any; waiting requests follow, or are rejected."""
         self.models.set(instance, models)
         spec = replace(self.fleet.instances[instance], models=tuple(sorted(models or ())))
         self._specify(instance, spec)
         changed: set[int] = set()
-        for tracked in list(self._requests.values()):
-            if tracked.is_pinned:
-                continue
-            try:
-                allowed = self.models.serving(tracked.request.model)
-            except MetropolisError:
-                allowed = frozenset()  # it waits until an instance serves its model
-            if allowed == tracked.allowed:
-                continue
-            changed.add(tracked.request.id)
-            before, tracked.allowed = tracked.allowed, allowed
-            if tracked.state is RequestState.QUEUED:
-                self._placement.queue_of(before).discard(tracked.request.id)
-                self._push(self._placement.queue_of(allowed), tracked, now_s)
+        for tracked in [one for one in self._requests.values() if not one.is_pinned]:
+            before, tracked.allowed = tracked.allowed, self.models.serving(tracked.request.model)
+            if tracked.allowed != before:
+                changed.add(tracked.request.id)
+                if tracked.state is RequestState.QUEUED:
+                    self._placement.queue_of(before).discard(tracked.request.id)
+                    self._queue(tracked, now_s)
         self._place_again(now_s, lambda tracked: tracked.request.id in changed)
 
     def _place_again(self, now_s: float, is_affected: Callable[[TrackedRequest], bool]) -> None:
         """Return the affected requests that wait for room at an instance to the queue."""
-        waiting = [
-            self._requests[one.id] for here in self._instances for one in here.queue.requests()
-        ]
-        for tracked in filter(is_affected, waiting):
+        placed = [one for one in self._requests.values() if one.state is RequestState.PLACED]
+        for tracked in filter(is_affected, placed):
             self._remove(tracked)
             self._queue_again(tracked, now_s)
 
@@ -361,7 +354,14 @@ class Scheduler(Notifier):
         if tracked.is_pinned and not self._instances[instance].is_up:
             self._reject(tracked, InstanceDownError(instance), now_s)
             return
-        self._push(self._placement.queue_of(tracked.allowed), tracked, now_s)
+        self._queue(tracked, now_s)
+
+    def _queue(self, tracked: TrackedRequest, now_s: float) -> None:
+        """Let a request wait to be placed, unless no instance has ever listed its model."""
+        if tracked.allowed or self.models.may_return(tracked.request.model):
+            self._push(self._placement.queue_of(tracked.allowed), tracked, now_s)
+        else:
+            self._reject(tracked, self.models.unserved(tracked.request.model), now_s)
 
     def _push(self, queue: RequestQueue, tracked: TrackedRequest, now_s: float) -> None:
         try:

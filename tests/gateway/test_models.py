@@ -103,7 +103,7 @@ def test_unordered_requests_are_routed_by_their_model_too() -> None:
             status, answer, _ = await post(url, {"model": "vast"}, path="/v1/embeddings")
             assert status == 502
             message = json.loads(answer)["error"]["message"]
-            assert message == "no engine that serves 'vast' answers"
+            assert message == "no engine that serves the model answers"
             await second.start()
 
     asyncio.run(ask())
@@ -196,6 +196,59 @@ def test_an_engine_that_lists_no_models_gets_the_unknown_ones() -> None:
             for n in range(3):
                 assert (await post(url, named("huge", str(n))))[0] == 200
             assert [len(engine.raw) for engine in engines] == [0, 3]
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(("listed", "status"), [(["vast"], 404), (["vast", "huge"], 200)])
+def test_a_request_that_waits_follows_the_list_of_its_engine(
+    listed: list[str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_EVERY_S", 0.05)
+
+    async def ask() -> None:
+        other = serving()
+        other.open.clear()
+        async with gateway_before(serving("tiny"), other, at_once=1) as (url, gateway):
+            first = asyncio.create_task(post(url, named("huge", "1")))
+            await until(lambda: other.raw)
+            second = asyncio.create_task(post(url, named("huge", "2")))
+            await until(lambda: len(gateway.scheduling) == 1)
+            other.models = listed
+            await until(lambda: gateway.scheduling.scheduler.models.of[1] == {*listed})
+            other.open.set()
+            assert (await first)[0] == 200
+            assert (await second)[0] == status
+            assert len(gateway.scheduling) == 0
+
+    asyncio.run(ask())
+
+
+def test_requests_that_come_before_the_lists_go_to_the_engines_of_their_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_LOST_S", 0.05)
+
+    async def ask() -> None:
+        engines = serving("tiny"), serving("vast")
+        for engine in engines:
+            engine.look_status = 503
+        async with gateway_before(*engines) as (url, gateway):
+            models = ("tiny", "vast", "tiny:lora", "huge")
+            asked = [asyncio.create_task(post(url, named(model, model))) for model in models]
+            await until(lambda: len(gateway.scheduling) == len(models))
+            engines[0].look_status = 200
+            assert [(await asked[n])[0] for n in (0, 2)] == [200, 200]
+            engines[1].look_status = 200
+            assert (await asked[1])[0] == 200
+            status, answer, _ = await asked[3]
+            error = json.loads(answer)["error"]
+            assert (status, error["code"]) == (404, "model_not_found")
+            assert error["message"] == "no engine serves the model; they serve 'tiny', 'vast'"
+            assert [sorted(engine.questions) for engine in engines] == [
+                ["tiny", "tiny:lora"], ["vast"],
+            ]  # fmt: skip
+            assert sum(gateway.metrics.requests.values()) == len(models)
 
     asyncio.run(ask())
 

@@ -36,7 +36,6 @@ from metropolis.sim.instance import Aborted, SimulatedInstance
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.programs import PlannedCall, Program
-from metropolis.types import MetropolisError
 
 INSTANCES, AT_ONCE, KV_TOKENS = 3, 4, 1 << 20
 ENGINE = Profile(
@@ -188,10 +187,8 @@ class DisturbedCluster(SimulatedCluster):
 
     def _arrive(self, choice: int, now_s: float) -> None:
         draw, number = Random(choice), next(self._arrivals)
-        try:
-            model = draw.choice([None, "a", "b"])
-            self._scheduler.models.serving(model)
-        except MetropolisError:
+        model = draw.choice([None, "a", "b"])
+        if not self._scheduler.models.serving(model):
             model = None
         program = number // 3
         request = QueuedRequest(
@@ -221,6 +218,8 @@ PLANS: st.SearchStrategy[Plan] = st.lists(
     min_size=10,
     max_size=60,
 )
+LISTED: Plan = [(0.0, "models", 3 * INSTANCES), (0.0, "models", 0)]
+"""An instance has listed both models, which may return: requests for them wait."""
 RECOVERY: Plan = [
     (0.5, action, instance) for action in ("models", "up") for instance in range(INSTANCES)
 ]
@@ -235,7 +234,7 @@ def disturbed(policy: str, dispatcher: str, plan: Plan) -> Stream:
         )
         cluster = DisturbedCluster(*plug_ins(policy, dispatcher))
     now_s = 0.0
-    for gap_s, action, choice in [*plan, *RECOVERY]:
+    for gap_s, action, choice in [*LISTED, *plan, *RECOVERY]:
         now_s += gap_s
         cluster.run_until(now_s)
         cluster.disturb(action, choice, now_s)

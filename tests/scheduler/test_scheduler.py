@@ -20,6 +20,7 @@ from metropolis.scheduler.base import (
     Preempt,
     Reject,
 )
+from metropolis.scheduler.models import ServedModels, UnservedModelError
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.types import MetropolisError
 
@@ -131,6 +132,47 @@ def test_requests_wait_while_no_instance_serves_their_model() -> None:
     assert ids(made.schedule(3.0), Place) == [2]
 
 
+class Impatient(StepFirst):
+    """Later requests rank first."""
+
+    preempts = True
+
+    def rank(self, request: QueuedRequest) -> int:
+        return 100 - request.id
+
+
+@pytest.mark.parametrize("policy", [Fcfs, Impatient])
+def test_a_request_ends_when_no_instance_can_serve_its_model(policy: type[Policy]) -> None:
+    made, _ = scheduler(policy(), instances=2)
+    for number in range(4):
+        made.arrived(request(number, "abba"[number]))
+    assert len(ids(made.schedule(0.0), Place)) == 2
+    made.models_changed(0, frozenset("a"), 1.0)
+    assert ids(made.schedule(1.0), Reject) == []  # the other instance may serve b
+    made.models_changed(1, frozenset("c"), 2.0)
+    rejected = [one for one in made.schedule(2.0) if isinstance(one, Reject)]
+    for id_ in {id_ for instance in range(2) for id_ in made.running(instance)} & {1, 2}:
+        made.interrupted(id_, 0, 3.0)
+    rejected += [one for one in made.schedule(3.0) if isinstance(one, Reject)]
+    assert {one.request.id for one in rejected} == {1, 2}
+    assert all(isinstance(one.error, UnservedModelError) for one in rejected)
+    assert str(rejected[0].error) == "no instance serves the model 'b'; they serve a, c"
+
+
+def test_an_instance_serves_the_adapters_of_its_models() -> None:
+    models = ServedModels(Fleet.uniform(2, 1000, 10.0))
+    models.set(0, frozenset(("a", "b:x")))
+    assert models.serving("b:x") is models.all
+    models.set(1, frozenset("b"))
+    served = {name: models.serving(name) for name in ("a", "a:x", "b", "b:x", "b:y", "c", "")}
+    assert served == {
+        "a": {0}, "a:x": {0}, "b": {1}, "b:x": {0}, "b:y": {1}, "c": set(), "": set(),
+    }  # fmt: skip
+    models.set(0, None)
+    assert models.serving("b") is models.serving(None) is models.all
+    assert models.serving("c") == {0}
+
+
 def test_the_dispatcher_knows_the_models_of_instances() -> None:
     made, _ = scheduler(Fcfs(), instances=2)
     made.capacity_changed(0, 500)
@@ -155,15 +197,6 @@ def test_a_pinned_request_ends_once() -> None:
     made.instance_down(0, 1.0)
     made.cancelled(2, 1.0)
     assert made.schedule(1.0) == []
-
-
-class Impatient(StepFirst):
-    """Later requests rank first."""
-
-    preempts = True
-
-    def rank(self, request: QueuedRequest) -> int:
-        return 100 - request.id
 
 
 def test_what_waits_at_an_instance_that_goes_down_is_placed_elsewhere() -> None:
