@@ -188,24 +188,27 @@ class Gateway:
 
         Raises EngineLostError when no engine answers, UnknownResponseError, UnknownModelError.
         """
-        stored = self.responses.find(response, tenant, self.scheduling.clock())
-        only = None if stored is None else stored.instance
-        model = await self._offloaded(len(body), lambda: model_named_in(body))
-        if only is None and model is not None:
-            model = self.pool.routed_by(model)
-        unordered = UnorderedRequest(self.pool, method, path, headers, body, model, only)
-        self.pool.in_progress.add(unordered)
-        status = BAD_GATEWAY
+        unordered, status = None, 0
         try:
+            stored = self.responses.find(response, tenant, self.scheduling.clock())
+            only = None if stored is None else stored.instance
+            model = await self._offloaded(len(body), lambda: model_named_in(body))
+            if only is None and model is not None:
+                model = self.pool.routed_by(model)
+            unordered = UnorderedRequest(self.pool, method, path, headers, body, model, only)
+            self.pool.in_progress.add(unordered)
             async with unordered.reply() as reply:
                 status = reply.status
                 yield reply
-        except (asyncio.CancelledError, ConnectionError):
-            status = CLIENT_CLOSED
+        except BaseException as error:
+            status = status_of(error)
             raise
         finally:
-            self.pool.in_progress.discard(unordered)
-            engine = "" if unordered.instance is None else self.engines[unordered.instance].name
+            engine = ""
+            if unordered is not None:
+                self.pool.in_progress.discard(unordered)
+                if unordered.instance is not None:
+                    engine = self.engines[unordered.instance].name
             self.metrics.passed[engine, route, status] += 1
 
     @contextmanager

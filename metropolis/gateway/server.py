@@ -176,7 +176,7 @@ class Server:
         except MetropolisError as error:
             return error_response(status_of(error), str(error))
         except ConnectionError:
-            return web.Response()  # the client disconnected
+            return web.Response(status=CLIENT_CLOSED)  # the client disconnected; it is not sent
         except web.HTTPException as error:
             retry_after = error.headers.get("Retry-After")
             headers = None if retry_after is None else {"Retry-After": retry_after}

@@ -18,7 +18,10 @@ async def stream(
     headers: Sequence[tuple[str, str]],
     pieces: AsyncIterator[bytes],
 ) -> web.StreamResponse:
-    """Forward `pieces`; a broken stream gets an error event and no regular end."""
+    """Forward `pieces`; a broken stream gets an error event and no regular end.
+
+    Raises the EngineLostError that broke it.
+    """
     response = web.StreamResponse(status=status, headers=headers)
     try:
         await response.prepare(request)
@@ -29,6 +32,7 @@ async def stream(
         await response.write(error_event(request.path, str(error)))
         assert request.transport is not None
         request.transport.close()
+        raise
     return response
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 import aiohttp
 import pytest
 
+from metropolis.gateway.access import Access
 from metropolis.gateway.metrics import OTHER, Metrics
 from metropolis.gateway.proxy import Gateway
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
+from tests.gateway.route_engine import RouteEngine
+from tests.gateway.test_access import ALICE, keys_in
 from tests.gateway.test_loss import BreakingEngine
 from tests.gateway.test_server import post
 
@@ -41,17 +45,20 @@ def test_clients_that_leave_are_counted_where_they_were() -> None:
     asyncio.run(ask())
 
 
-def test_a_stream_that_is_broken_off_is_no_success() -> None:
+def test_a_stream_that_is_broken_off_is_no_success(tmp_path: Path) -> None:
     async def ask() -> None:
         engine = StubEngine()
         engine.pieces = asyncio.Semaphore(2)
-        async with gateway_before(engine) as (url, gateway):
-            asked = asyncio.create_task(post(url, chat("a", stream=True)))
+        access = Access(keys=keys_in(tmp_path, f"alice {ALICE}"))
+        headers = {"Authorization": f"Bearer {ALICE}"}
+        async with gateway_before(engine, access=access) as (url, gateway):
+            asked = asyncio.create_task(post(url, chat("a", stream=True), headers=headers))
             await until(lambda: engine.sent == 2)
             await engine.kill()
             with pytest.raises(aiohttp.ClientPayloadError):
                 await asked
             await until(lambda: statuses(gateway) == {(True, 502): 1})
+            assert gateway.metrics.tenants == {("alice", 502): 1}
             assert 'latency_seconds_bucket{le="+Inf"} 0.0' in gateway.metrics.text({}, {}, 0, 0)
             await engine.start()
 
@@ -83,5 +90,19 @@ def test_what_was_given_up_or_refused_is_counted() -> None:
             assert (await post(url, chat("late")))[0] == 429
             assert statuses(gateway) == {(True, 429): 1}
             assert gateway.metrics.refused == 0
+
+    asyncio.run(ask())
+
+
+def test_unordered_requests_that_are_refused_are_counted() -> None:
+    async def ask() -> None:
+        route = "/v1/embeddings"
+        async with gateway_before(RouteEngine()) as (url, gateway):
+            body = b'{"x": ' + b"[" * 100 + b"]" * 100 + b"}"
+            for sent, status in ((chat("a"), 202), (chat("a") | {"model": "b"}, 404), (body, 400)):
+                assert (await post(url, sent, path=route))[0] == status
+            assert gateway.metrics.passed == {
+                (gateway.engines[0].name, route, 202): 1, ("", route, 404): 1, ("", route, 400): 1,
+            }  # fmt: skip
 
     asyncio.run(ask())
