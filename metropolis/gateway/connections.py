@@ -52,7 +52,20 @@ class Connections:
         self._idle: dict[ClientConnection, float] = {}
         """Waiting connections that had an answer."""
         self._sending: dict[ClientConnection, float] = {}
+        self._complete: dict[ClientConnection, float] = {}
+        """Connections with a complete request, until its answer is written."""
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
         self._body_bytes = 0
+
+    @property
+    def unanswered(self) -> int:
+        """Number of completely received requests without a complete answer."""
+        return len(self._complete)
+
+    async def answered(self) -> None:
+        """Wait until no request is unanswered."""
+        await self._all_answered.wait()
 
     def add(self, connection: ClientConnection) -> bool:
         """Add a waiting connection; return False if there is no room."""
@@ -83,7 +96,8 @@ class Connections:
 
     def mark_complete(self, connection: ClientConnection) -> None:
         """Record that a request has arrived completely."""
-        self._move_to(connection, None)
+        if connection in self.open:
+            self._move_to(connection, self._complete)
 
     def is_waiting(self, connection: ClientConnection) -> bool:
         """Whether the connection waits for the head of a request."""
@@ -129,6 +143,10 @@ class Connections:
         connection.group = group
         if group is not None:
             group[connection] = time.monotonic()
+        if self._complete:
+            self._all_answered.clear()
+        else:
+            self._all_answered.set()
 
     def _release(self, connection: ClientConnection) -> None:
         self._body_bytes -= connection.body_bytes
@@ -168,7 +186,7 @@ class ClientConnection(web.RequestHandler):
         self.has_been_answered = False
         """Whether an engine answered one of its requests with 200."""
         self.group: dict[ClientConnection, float] | None = None
-        """The group of waiting or sending connections that has it; set by `Connections`."""
+        """The group of connections that has it; set by `Connections`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called on acceptance or after the TLS handshake; refuse it if there are too many."""

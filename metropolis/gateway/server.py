@@ -65,10 +65,6 @@ class Server:
         self._connections = Connections(limits, self._refusals)
         self._is_draining = False
         self._handlings: set[asyncio.Task[object] | None] = set()
-        self._open = 0
-        """Requests with a complete body that are unanswered."""
-        self._all_answered = asyncio.Event()
-        self._all_answered.set()
         self._listening: asyncio.Server | None = None
         app = web.Application(middlewares=[self._middleware])
         app.on_response_prepare.append(self._add_cors_headers)
@@ -112,14 +108,14 @@ class Server:
 
     @property
     def unanswered(self) -> int:
-        """Number of completely received requests without an answer."""
-        return self._open
+        """Number of completely received requests without a complete answer."""
+        return self._connections.unanswered
 
     async def drain(self) -> None:
         """Accept no more requests, answer those completely received, and close."""
         self._is_draining = True
         self._stop_listening()
-        await self._all_answered.wait()
+        await self._connections.answered()
         await self.close()
 
     async def close(self) -> None:
@@ -214,14 +210,7 @@ class Server:
         body = await body_of(request, self._connections)
         if self._is_draining:
             return error_response(503, "the gateway is shutting down", {"Connection": "close"})
-        self._open += 1
-        self._all_answered.clear()
-        try:
-            return await answer(request, body)
-        finally:
-            self._open -= 1
-            if not self._open:
-                self._all_answered.set()
+        return await answer(request, body)
 
     async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
         parsed = await self._gateway.parse(

@@ -215,7 +215,7 @@ def test_a_request_that_waits_follows_the_list_of_its_engine(
             second = asyncio.create_task(post(url, named("huge", "2")))
             await until(lambda: len(gateway.scheduling) == 1)
             other.models = listed
-            await until(lambda: gateway.scheduling.scheduler.models.of[1] == {*listed})
+            await until(lambda: gateway.scheduling.scheduler.models.of[1] == frozenset(listed))
             other.open.set()
             assert (await first)[0] == 200
             assert (await second)[0] == status

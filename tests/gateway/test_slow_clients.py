@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
@@ -21,7 +22,7 @@ from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.scheduler_driver import SchedulerDriver
 from metropolis.gateway.server import Server
 from metropolis.policy.fixed import Fcfs
-from tests.gateway.engines import StubEngine, gateway_before, until
+from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_preemption import Impatient, at_step, counted, text_of, words
 from tests.gateway.test_server import PATHS, post
 
@@ -165,6 +166,36 @@ def test_what_has_not_come_whole_holds_up_no_end() -> None:
             async with asyncio.timeout(20):
                 await ending
             assert (await asked)[0] == 200
+        await engine.kill()
+
+    asyncio.run(ask())
+
+
+class LargeEngine(StubEngine):
+    """Answers with more than the sockets between gateway and client buffer."""
+
+    def whole(self, body: dict[str, Any]) -> bytes:
+        return b'"' + b"x" * (32 << 20) + b'"'
+
+
+def test_the_end_waits_until_answers_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.gateway.server.GRACE_S", 0.01)
+
+    async def ask() -> None:
+        engine = LargeEngine()
+        at = await engine.start()
+        scheduling = SchedulerDriver(Fcfs(), LeastLoaded(Fleet.uniform(1, 1000, 30.0)), 8, 8)
+        server = Server(Gateway([EngineClient(at)], scheduling, 60.0))
+        url = await server.start("127.0.0.1", 0)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url + PATHS[0], json=chat("why"), read_bufsize=1024) as answer,
+        ):
+            ending = asyncio.create_task(server.drain())
+            await steady(lambda: server.unanswered)
+            assert not ending.done()
+            assert await answer.read() == engine.whole({})
+            await ending
         await engine.kill()
 
     asyncio.run(ask())
