@@ -142,7 +142,7 @@ class Gateway:
                 driver.close()
         except BaseException as error:
             failure_status = status_of(error)
-            if failure_status == CLIENT_CLOSED and exchange.is_at_its_end:
+            if failure_status == CLIENT_CLOSED and status and exchange.is_at_its_end:
                 raise  # the client has all of it
             if not status or failure_status in (CLIENT_CLOSED, BAD_GATEWAY):
                 status = failure_status

@@ -10,13 +10,15 @@ import aiohttp
 import pytest
 
 from metropolis.gateway.access import Access
+from metropolis.gateway.exchange_driver import ExchangeDriver
 from metropolis.gateway.metrics import OTHER, Metrics
 from metropolis.gateway.proxy import Gateway
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.route_engine import RouteEngine
 from tests.gateway.test_access import ALICE, keys_in
 from tests.gateway.test_loss import BreakingEngine
-from tests.gateway.test_server import post
+from tests.gateway.test_preemption import Impatient, counted
+from tests.gateway.test_server import PATHS, post
 
 
 def statuses(gateway: Gateway) -> Counter[tuple[bool, int]]:
@@ -25,6 +27,11 @@ def statuses(gateway: Gateway) -> Counter[tuple[bool, int]]:
     for (engine, _, status), count in gateway.metrics.requests.items():
         counted[engine == gateway.engines[0].name, status] += count
     return counted
+
+
+def drivers_of(gateway: Gateway) -> list[ExchangeDriver]:
+    """Return those of the requests in progress."""
+    return [one for one in gateway.pool.in_progress if isinstance(one, ExchangeDriver)]
 
 
 def test_clients_that_leave_are_counted_where_they_were() -> None:
@@ -41,6 +48,22 @@ def test_clients_that_leave_are_counted_where_they_were() -> None:
                 await asyncio.gather(one, return_exceptions=True)
             await until(lambda: gateway.metrics.aborted == 2)
             assert statuses(gateway) == {(True, 499): 1, (False, 499): 1}
+
+    asyncio.run(ask())
+
+
+def test_a_client_that_leaves_before_its_joined_answer_is_counted_as_gone() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.pieces = asyncio.Semaphore(4)  # all but the end of the stream
+        async with gateway_before(engine, policy=Impatient()) as (url, gateway):
+            asked = asyncio.create_task(post(url, counted("a", 3, stream=False), path=PATHS[1]))
+            await until(lambda: any(one.exchange.is_at_its_end for one in drivers_of(gateway)))
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            await until(lambda: statuses(gateway))
+            assert statuses(gateway) == {(True, 499): 1}
+            assert gateway.metrics.aborted == 1
 
     asyncio.run(ask())
 
