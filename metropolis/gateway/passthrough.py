@@ -8,6 +8,7 @@ from metropolis.llm.backends.sse import LAST
 
 USAGE = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})(?=[\s,}])')
 """Responses and messages use the second name."""
+LAST_EVENT = re.compile(rb"data: ?%b\s*\Z" % re.escape(LAST))
 USAGE_BYTES = 2048
 """Size of an answer's end that contains its usage."""
 
@@ -31,7 +32,7 @@ class Passthrough:
     @property
     def is_at_its_end(self) -> bool:
         """Whether the last event of the stream has arrived."""
-        return self._end.rstrip().endswith(b"data: " + LAST)
+        return LAST_EVENT.search(self._end) is not None
 
     def take(self, piece: bytes) -> bytes:
         """Return the bytes for the client."""
