@@ -80,7 +80,8 @@ class _Completion(_Body, kw_only=True):
         as their offsets are the engine's."""
         is_single = self.is_unconstrained and self.best_of in (None, 1) and not self.echo
         is_limited = self.max_tokens is not None
-        return is_single and is_limited and not self.suffix and not (self.logprobs and self.stream)
+        has_offsets = self.logprobs is not None and self.stream
+        return is_single and is_limited and not self.suffix and not has_offsets
 
 
 class _Message(msgspec.Struct):

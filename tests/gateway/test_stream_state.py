@@ -240,7 +240,7 @@ PLAIN: dict[str, dict[str, Any]] = {
             (COMPLETIONS, fields)
             for fields in (
                 {"prompt": ["a"]}, {"prompt": [1, 2]}, {"max_tokens": None}, {"echo": True},
-                {"suffix": "."}, {"best_of": 3},
+                {"suffix": "."}, {"best_of": 3}, {"stream": True, "logprobs": 0},
             )
         ],
         *[
