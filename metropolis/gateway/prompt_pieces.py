@@ -16,6 +16,11 @@ PIECE_CHARACTERS = 1024
 PIECES_MAX = 2048
 """Pieces in which shared prefixes are detected: some 500,000 tokens of text."""
 
+TEXTS = ("content", "text", "output")
+"""Members of messages and their parts that contain texts; responses call a tool's text `output`."""
+CALLS = ("tool_calls", "arguments", "input")
+"""Members that contain calls of tools: in chats, responses and Anthropic's messages."""
+
 Piece = tuple[int, int]
 """Digest, and approximate number of tokens."""
 
@@ -31,9 +36,9 @@ def _pieces(value: Any) -> Iterator[Piece]:
     elif isinstance(value, list):
         yield from chain.from_iterable(pieces_of_each(value))
     elif isinstance(value, dict):
-        name = "content" if value.get("content") else "text"
+        name = next((key for key in TEXTS if value.get(key)), TEXTS[0])
         frame = {key: each for key, each in value.items() if key != name}
-        calls = frame.get("tool_calls")
+        calls = [frame[key] for key in CALLS if frame.get(key)]
         yield piece_of(frame, characters_of(calls) if calls else 0)
         yield from _pieces(value.get(name))
 

@@ -65,6 +65,11 @@ def user(content: Any) -> list[dict[str, Any]]:
         ({"prompt": ["a" * 2000, "b" * 2000]}, 1000),
         ({"prompt": [17] * 1000}, 1000),
         ({"messages": [{"role": "assistant", "tool_calls": [{"name": "f" * 4000}]}]}, 1000),
+        ({"messages": user([{"type": "tool_use", "input": {"x": "a" * 4000}}])}, 1000),
+        ({"messages": user([{"type": "tool_result", "content": "a" * 4000}])}, 1000),
+        ({"input": [{"type": "function_call", "arguments": "a" * 4000}]}, 1000),
+        ({"input": [{"type": "function_call_output", "output": "a" * 4000}]}, 1000),
+        ({"input": [{"type": "function_call_output", "output": [PICTURE]}]}, 0),
         ({"messages": user("a"), "tools": [{"description": "大" * 4000}]}, 1000),
     ],
 )
