@@ -20,6 +20,8 @@ from metropolis.names import shortened
 from metropolis.types import MetropolisError
 
 SHOWN_MODELS = 8
+NAME_CHARACTERS_MAX = 4096
+"""Unlisted names are cut to this length, because policies and dispatchers keep them."""
 
 
 class UnknownModelError(MetropolisError):
@@ -58,7 +60,7 @@ def routed_by(
         return base
     may_serve = (up and names is None for names, up in zip(models, is_up, strict=True))
     if not known or any(may_serve):
-        return model
+        return model[:NAME_CHARACTERS_MAX]
     raise unknown_model(known)
 
 

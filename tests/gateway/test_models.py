@@ -14,6 +14,7 @@ import pytest
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.backend import LocalGateway
+from metropolis.gateway.models import NAME_CHARACTERS_MAX, routed_by
 from metropolis.gateway.probing import Traits
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.routes import GENERATE
@@ -251,6 +252,12 @@ def test_requests_that_come_before_the_lists_go_to_the_engines_of_their_models(
             assert sum(gateway.metrics.requests.values()) == len(models)
 
     asyncio.run(ask())
+
+
+def test_unlisted_names_are_kept_shortened() -> None:
+    for models in ([None], [frozenset("a"), None]):
+        routed = routed_by("x" * 1_000_000, models, [True] * len(models))
+        assert routed == "x" * NAME_CHARACTERS_MAX
 
 
 def test_a_run_chooses_one_of_the_models() -> None:
