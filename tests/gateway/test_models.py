@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -18,7 +18,8 @@ from metropolis.gateway.models import NAME_CHARACTERS_MAX, routed_by
 from metropolis.gateway.probing import Traits
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.routes import GENERATE
-from metropolis.llm.base import RefusedError
+from metropolis.llm.backends.sglang import SGLang
+from metropolis.llm.base import MalformedError, RefusedError
 from metropolis.policy.fixed import Fcfs
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.route_engine import RouteEngine
@@ -277,6 +278,20 @@ def test_a_run_chooses_one_of_the_models() -> None:
         await backend.close()
         for engine in engines:
             await engine.kill()
+
+    asyncio.run(ask())
+
+
+def test_prompts_of_the_sglang_backend_name_the_model_to_a_gateway() -> None:
+    async def ask() -> None:
+        async with two() as (url, _, first, second):
+            backend = SGLang(url, "vast")
+            await backend.check()
+            with suppress(MalformedError):  # the stub's answer
+                await backend.complete(request())
+            await backend.close()
+            assert [len(engine.raw) for engine in (first, second)] == [0, 1]
+            assert second.bodies[0]["model"] == "vast"
 
     asyncio.run(ask())
 

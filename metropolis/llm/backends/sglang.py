@@ -138,8 +138,8 @@ class SGLang:
             sampling = _sampling(request)
             if self._sends_seed:
                 sampling["sampling_seed"] = request.seed
-            if request.model is not None:
-                shared["model"] = request.model  # read by a gateway; a server has one model
+            if request.model is not None or self._server.is_gateway:  # a server has one model
+                shared["model"] = request.model or self.name
             return {"text": request.prompt, "sampling_params": sampling, **shared}
         body: dict[str, Any] = {
             "model": request.model or self.name,
