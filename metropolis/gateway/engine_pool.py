@@ -156,10 +156,9 @@ class EnginePool:
         is_up = probe.is_up
         if self.scheduling.is_up[instance] != is_up or not self._tasks:  # the first probe
             self._log(probe.sentence)
-        if probe.models is not None:
-            self.scheduling.scheduler.models_changed(
-                instance, probe.models or None, self.scheduling.clock()
-            )
+        scheduler, models = self.scheduling.scheduler, probe.models or None
+        if probe.models is not None and models != scheduler.models.of[instance]:
+            scheduler.models_changed(instance, models, self.scheduling.clock())
         if is_up and self._learns_capacity:
             tokens = self.engines[instance].traits.capacity_tokens
             if tokens is not None:
