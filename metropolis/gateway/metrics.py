@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from metropolis.gateway.cache_choice import CACHED, REUSED, REUSED_BYTES
+from metropolis.gateway.routes import ORDERED
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 NUMBER = re.compile(r"\d{1,15}", re.ASCII)
@@ -53,6 +54,13 @@ class Metrics:
         for name, value in headers:
             if name.lower() in (CACHED, REUSED, REUSED_BYTES) and NUMBER.fullmatch(value):
                 self.caches[engine, name.lower()] += int(value)
+
+    def count_refused(self, route: str, status: int) -> None:
+        """Count a request to `route` that was refused before it was parsed."""
+        if route in ORDERED:
+            self.requests["", "", status] += 1
+        else:
+            self.passed["", route, status] += 1
 
     def forget(self, function: str) -> None:
         """Add its counts to those of OTHER."""

@@ -207,8 +207,17 @@ class Server:
         answer: Callable[[web.Request, bytes], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
         """Answer a completely received request, even while draining."""
-        body = await body_of(request, self._connections)
+        metrics, route = self._gateway.metrics, _route_of(request)
+        try:
+            body = await body_of(request, self._connections)
+        except MetropolisError as error:
+            metrics.count_refused(route, status_of(error))
+            raise
+        except web.HTTPException as error:
+            metrics.count_refused(route, error.status)
+            raise
         if self._is_draining:
+            metrics.count_refused(route, 503)
             return error_response(503, "the gateway is shutting down", {"Connection": "close"})
         return await answer(request, body)
 
@@ -225,9 +234,7 @@ class Server:
             return web.Response(body=answer.whole, status=answer.status, headers=answer.headers)
 
     async def _answer_unordered(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        resource = request.match_info.route.resource
-        assert resource is not None
-        route, response = resource.canonical, request.match_info.get("response")
+        route, response = _route_of(request), request.match_info.get("response")
         unordered = self._gateway.unordered(
             route,
             request.method,
@@ -293,6 +300,13 @@ class Server:
         return web.Response(
             text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
+
+
+def _route_of(request: web.Request) -> str:
+    """Return the route of a request, without the id in its path."""
+    resource = request.match_info.route.resource
+    assert resource is not None
+    return resource.canonical
 
 
 def _reason(error: OSError) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from metropolis.gateway.access import Access
 from metropolis.gateway.exchange_driver import ExchangeDriver
+from metropolis.gateway.limits import Limits
 from metropolis.gateway.metrics import OTHER, Metrics
 from metropolis.gateway.proxy import Gateway
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
@@ -126,6 +127,21 @@ def test_unordered_requests_that_are_refused_are_counted() -> None:
                 assert (await post(url, sent, path=route))[0] == status
             assert gateway.metrics.passed == {
                 (gateway.engines[0].name, route, 202): 1, ("", route, 404): 1, ("", route, 400): 1,
+            }  # fmt: skip
+
+    asyncio.run(ask())
+
+
+def test_requests_whose_bodies_are_refused_are_counted() -> None:
+    async def ask() -> None:
+        limits, encoded = Limits(body_bytes=1000), {"Content-Encoding": "gzip"}
+        async with gateway_before(RouteEngine(), limits=limits) as (url, gateway):
+            for path in (PATHS[0], "/v1/embeddings"):
+                for sent, headers, status in ((b" " * 2000, {}, 413), (b"no gzip", encoded, 400)):
+                    assert (await post(url, sent, path=path, headers=headers))[0] == status
+            assert statuses(gateway) == {(False, 413): 1, (False, 400): 1}
+            assert {key[1:]: n for key, n in gateway.metrics.passed.items()} == {
+                ("/v1/embeddings", 413): 1, ("/v1/embeddings", 400): 1,
             }  # fmt: skip
 
     asyncio.run(ask())
