@@ -16,7 +16,7 @@ from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.exchange import ExchangeState
 from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
-from metropolis.gateway.models import model_named_in
+from metropolis.gateway.models import UnknownModelError, model_named_in
 from metropolis.gateway.programs import ProgramTracker
 from metropolis.gateway.promotions import Promotions
 from metropolis.gateway.request_parsing import ClientRequest, Resuming, from_http
@@ -144,7 +144,8 @@ class Gateway:
             failure_status = status_of(error)
             if failure_status == CLIENT_CLOSED and status and exchange.is_at_its_end:
                 raise  # the client has all of it
-            if not status or failure_status in (CLIENT_CLOSED, BAD_GATEWAY):
+            is_unplaceable = isinstance(error, PluginError | UnknownModelError)
+            if not status or is_unplaceable or failure_status in (CLIENT_CLOSED, BAD_GATEWAY):
                 status = failure_status
             if isinstance(error, PluginError):
                 self._log_fault(error)
