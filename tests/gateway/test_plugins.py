@@ -14,8 +14,7 @@ from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.fixed import Fcfs
 from metropolis.types import MetropolisError
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
-from tests.gateway.test_preemption import counted
-from tests.gateway.test_server import PATHS, post
+from tests.gateway.test_server import post
 
 
 class Overfed(Fcfs):
@@ -317,33 +316,6 @@ def test_a_policy_that_ranks_badly_later_lets_no_request_hang() -> None:
             answers = await asyncio.gather(*asked)
             assert sorted(status for status, _, _ in answers) == [200, 500, 500]
             assert (await post(url, chat("x")))[0] == 200
-
-    asyncio.run(ask())
-
-
-def test_a_stream_whose_rest_cannot_be_ranked_ends_with_the_error() -> None:
-    """A second answer on its connection would be taken for a part of it."""
-
-    async def ask() -> None:
-        engine, policy = StubEngine(), Whimsical()
-        engine.pieces = asyncio.Semaphore(2)
-        async with gateway_before(engine, policy=policy) as (url, gateway):
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2]))
-            body = json.dumps(counted("a", 9))
-            head = f"POST {PATHS[1]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
-            writer.write(f"{head}\r\n\r\n{body}".encode())
-            await reader.readuntil(b'" 1"')
-            policy.is_good = False
-            await engine.kill()
-            async with asyncio.timeout(60):
-                rest = await reader.read()
-            writer.close()
-            assert b"the policy Whimsical returned the rank" in rest
-            assert b"HTTP/1.1" not in rest
-            assert not rest.endswith(b"0\r\n\r\n")  # it is not complete
-            assert {status for _, _, status in gateway.metrics.requests} == {500}
-            policy.is_good = True
-            await engine.start()
 
     asyncio.run(ask())
 
