@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from metropolis.types import AgentId
 from metropolis.world.base import Agent
 from metropolis.world.parts import Changes, ChunkCache, Parts, changed_parts, from_parts
-from metropolis.world.saving import Sample, check_saved, copy_of, restore, save_parts
+from metropolis.world.saved_check import Sample, check_saved
+from metropolis.world.saving import copy_of, restore, save_parts
 
 
 class Minds:

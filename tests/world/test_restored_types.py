@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import numpy as np
 import pytest
 
 from metropolis import Agent, Entity, Simulation, World
 from metropolis.types import MetropolisError
-from metropolis.world.saving import check_saved, save
+from metropolis.world.saved_check import check_saved
+from metropolis.world.saving import save
 
 
 class Alone(World):
@@ -75,3 +77,65 @@ def test_equal_states_are_kept() -> None:
     agent = Keeps("ann", [1, 2.5], {"bob"}, {"bob": 1})
     check_saved(agent, save(agent))
     assert Simulation(Alone(), [agent], store="embedded").run(2).steps == 2
+
+
+class Friend(msgspec.Struct):
+    name: str
+    trust: float = 0.0
+    words: list[str] = msgspec.field(default_factory=list)
+
+
+class Place(msgspec.Struct, frozen=True):
+    x: int
+    y: int
+
+
+@dataclass
+class Sociable(Agent):
+    name: str
+    friends: dict[str, Friend] = field(default_factory=dict)
+    best: Friend | None = None
+    words: list[str] = field(default_factory=list)
+    home: Place | None = None
+    work: Place | None = None
+    nested: Any = None
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        return None
+
+
+def test_values_within_structs_are_compared() -> None:
+    agent = Sociable("ann", {"bob": Friend("bob", 0.5), "cem": Friend("cem", 1)})
+    with pytest.raises(MetropolisError, match=r", at friends\['cem'\]\.trust, is 1 and would be "):
+        check_saved(agent, save(agent), exact=True)
+    agent.friends["cem"].trust = np.float64(0.3)
+    with pytest.raises(MetropolisError, match=r"at friends\['cem'\]\.trust, is np.float64\(0.3\) "):
+        check_saved(agent, save(agent))
+
+
+def test_structs_in_two_places_are_refused() -> None:
+    agent = Sociable("ann", {"bob": Friend("bob")}, Friend("bob"))
+    agent.work = agent.home = Place(1, 2)  # cannot change, so two objects are as good as one
+    check_saved(agent, save(agent), exact=True)
+    agent.best = agent.friends["bob"]
+    with pytest.raises(
+        MetropolisError, match=r"one Friend in two places, friends\['bob'\] and best:"
+    ):
+        check_saved(agent, save(agent))
+    agent.best, agent.words = None, agent.friends["bob"].words
+    with pytest.raises(
+        MetropolisError, match=r"list in two places, friends\['bob'\]\.words and wor"
+    ):
+        check_saved(agent, save(agent))
+
+
+def test_a_state_that_is_nested_too_deep_is_refused() -> None:
+    agent, sentences = Sociable("ann"), set()
+    for _ in range(1000):
+        agent.nested = [agent.nested]
+        try:
+            check_saved(agent, save(agent))
+        except MetropolisError as error:
+            sentences.add(f"{error}")
+    assert any("'ann' (Sociable) is nested too deep to be restored" in each for each in sentences)
+    assert any("'ann' (Sociable) cannot be saved (maximum rec" in each for each in sentences)

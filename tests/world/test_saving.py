@@ -18,15 +18,8 @@ from hypothesis import strategies as st
 
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
-from metropolis.world.saving import (
-    Sample,
-    SavedWhenRead,
-    check_saved,
-    copies_of,
-    restore,
-    save,
-    save_json,
-)
+from metropolis.world.saved_check import Sample, SavedWhenRead, check_saved
+from metropolis.world.saving import copies_of, restore, save, save_json
 
 
 @dataclass

@@ -34,7 +34,8 @@ from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_function, check_options, seed_of, whole_number
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import check_saved, copies_of, restore, save
+from metropolis.world.saved_check import check_saved
+from metropolis.world.saving import copies_of, restore, save
 from metropolis.world.scenario import Scenario, make_scenario
 from metropolis.world.spaces import misfit
 

@@ -35,7 +35,7 @@ from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import SavedWhenRead
+from metropolis.world.saved_check import SavedWhenRead
 from metropolis.world.scenario import Scenario
 from metropolis.world.state import State
 

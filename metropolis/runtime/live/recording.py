@@ -28,7 +28,7 @@ from metropolis.types import Position, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
-from metropolis.world.saving import save_checked
+from metropolis.world.saved_check import save_checked
 
 
 class Recording:

@@ -26,7 +26,8 @@ from metropolis.store.memory import MemoryServer
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import SavedWhenRead, check_same_agents, save_checked
+from metropolis.world.saved_check import SavedWhenRead, save_checked
+from metropolis.world.saving import check_same_agents
 
 MEMORY = "memory"
 _UNNAMEABLE = re.compile(r"[^\w .,#%+=@()\[\]'-]+")

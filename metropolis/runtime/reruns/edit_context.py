@@ -15,7 +15,8 @@ from metropolis.runtime.live.setup import bodies, check_entities, check_free_nam
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import check_names, copies_of, restore, save
+from metropolis.world.saved_check import check_names
+from metropolis.world.saving import copies_of, restore, save
 
 SHOWN_NAMES = 8
 T = TypeVar("T")

@@ -18,10 +18,8 @@ from metropolis.types import AgentId, MetropolisError, Position, Step
 from metropolis.workers.optimistic.digests import mind_digest
 from metropolis.world.base import Agent
 from metropolis.world.parts import ChunkCache, Parts, from_parts
+from metropolis.world.saved_check import Sample, check_names, check_saved
 from metropolis.world.saving import (
-    Sample,
-    check_names,
-    check_saved,
     copies_of,
     copy_of,
     restore,
