@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -170,7 +171,7 @@ def _fields(kind: type[Agent], agent: str) -> dict[str, Any]:
             "dataclass, or define save() and restore(saved)"
         )
     try:
-        hints = get_type_hints(kind)
+        hints = _type_hints(kind)
     except NameError as error:
         raise MetropolisError(
             f"the agent {agent!r} ({kind.__name__}) cannot be saved ({error}); the types of its "
@@ -184,6 +185,22 @@ def _fields(kind: type[Agent], agent: str) -> dict[str, Any]:
                 f"({of}), which cannot be saved; keys should be texts, numbers or dates"
             )
     return saved
+
+
+_type_hints = cache(get_type_hints)
+
+
+def resolve_types(module: ModuleType) -> None:
+    """Look up the classes that fields of the agents of `module` name, while it is in `sys.modules`.
+
+    Once a file is loaded again, names of its types mean the classes of the new module.
+    """
+    for kind in vars(module).values():
+        if isinstance(kind, type) and issubclass(kind, Agent):
+            with suppress(Exception):  # saving raises it
+                for of in _type_hints(kind).values():
+                    with suppress(Exception):
+                        msgspec.json.Decoder(of, dec_hook=_decode)  # keeps what nested fields name
 
 
 def _has_tuple_keys(kind: Any) -> bool:

@@ -15,6 +15,7 @@ from traceback import extract_tb
 from typing import Any
 
 from metropolis.types import MetropolisError
+from metropolis.world.saving import resolve_types
 
 _INSTALLED = [get_path("purelib"), get_path("platlib")]
 
@@ -61,6 +62,8 @@ def load_function(
             f"{path} has the name of an installed module, which it would replace; rename the file"
         )
     module = module_from_spec(spec)
+    if path.stem in sys.modules:
+        resolve_types(sys.modules[path.stem])
     sys.modules[path.stem] = module  # get_type_hints looks up the agents' field types there
     if (folder := str(path.parent.resolve())) not in sys.path:
         sys.path.insert(0, folder)  # the file may import its neighbours

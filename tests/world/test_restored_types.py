@@ -6,6 +6,9 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from metropolis import Agent, Entity, Simulation, World
+from metropolis import Agent, Entity, Simulation, World, check_world, make_scenario
 from metropolis.types import MetropolisError
 from metropolis.world.saved_check import check_saved
 from metropolis.world.saving import save
@@ -139,3 +142,47 @@ def test_a_state_that_is_nested_too_deep_is_refused() -> None:
             sentences.add(f"{error}")
     assert any("'ann' (Sociable) is nested too deep to be restored" in each for each in sentences)
     assert any("'ann' (Sociable) cannot be saved (maximum rec" in each for each in sentences)
+
+
+DIARIST = """
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from metropolis import Agent, Scenario
+from metropolis.worlds.minimal import Green
+from msgspec import Struct
+
+@dataclass
+class Page:
+    text: str
+    notes: list[Note] = field(default_factory=list)
+
+class Note(Struct):
+    text: str
+
+@dataclass
+class Diarist(Agent):
+    name: str
+    diary: list[Page] = field(default_factory=list)
+
+    async def proceed(self, observation, llm):
+        self.diary.append(Page("windy", [Note("north")]))
+        return {"walk": (0, 0), "say": ""}
+
+def make(*, agents=None, seed=0):
+    return Scenario(Green(["ann"]), [Diarist("ann")])
+"""
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_agents_of_a_file_that_is_loaded_again_are_restored(
+    imported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"diarist_{imported}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(DIARIST)
+    monkeypatch.syspath_prepend(f"{tmp_path}")
+    make = import_module(name).make if imported else partial(make_scenario, file)
+    for scenario in (make(), make_scenario(file))[::-1]:
+        Simulation(scenario.world, scenario.agents, mode="optimistic").run(3)
+    check_world(file, seeds=(0,), steps=6, schedules=1)
