@@ -55,17 +55,17 @@ def _print(found: Comparison, scenario: Scenario) -> None:
         click.echo(f"The {found.steps:,} common steps of the runs are equal.")
         return
     agents = {agent.name for agent in scenario.agents}
-    differ = sum(name in agents for name in found.since)
+    differ = [name for name in found.since if name in agents]
+    who = f"{len(differ)} of {len(agents)} agents" if differ else "no agent, only things"
     click.echo(
         filled(
             f"Equal up to step {found.first:,} ({clock(scenario.world, found.first)}); of the "
-            f"{found.steps:,} common steps {found.differing:,} differ, and {differ} of "
-            f"{len(agents)} agents. They diverge at:"
+            f"{found.steps:,} common steps {found.differing:,} differ, and {who}. They "
+            "diverge at:"
         )
     )
-    for name, step in found.since.items():
-        if name in agents:
-            click.echo(f"  {clock(scenario.world, step)}  {name}")
+    for name in differ or found.since:
+        click.echo(f"  {clock(scenario.world, found.since[name])}  {name}")
 
 
 def _story(scenario: Scenario, folder: Path, steps: Step) -> Iterator[Sequence[str]]:

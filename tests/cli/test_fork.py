@@ -102,6 +102,47 @@ def test_what_if(run: Run, uninterrupted: dict[str, Any]) -> None:
     assert [of["step"] for of in again["lineage"]] == [9, 12]
 
 
+CLOCK = """
+from metropolis import Entity, Scenario
+from tests.runtime.walkers import Meadow, Walker, author
+
+class Tower(Meadow):
+    def reset(self, *, seed, options):
+        clock = Entity("clock", (0, 0), "clock", {"hour": 0})
+        return [Entity("w00", (0, 0), "agent", {"last": ""}), clock]
+
+    def observe(self, view):
+        return None
+
+    def resolve(self, cluster):
+        for member in cluster:
+            member.write("clock", hour=member.entity("clock")["hour"] + 1)
+
+class Keeper(Walker):
+    async def proceed(self, observation, llm):
+        return None
+
+def make(*, agents=None, seed=0):
+    return Scenario(Tower(1, side=9, joint=2), [Keeper("w00")], author, steps=8)
+"""
+LATER = """
+from dataclasses import replace
+
+def edit(moment):
+    moment.entities["clock"] = replace(moment.entities["clock"], state={"hour": 11})
+"""
+
+
+def test_a_difference_of_things_names_them(run: Run) -> None:
+    Path("tower.py").write_text(CLOCK)
+    Path("later.py").write_text(LATER)
+    assert run("tower.py", "--out", "origin", "--quiet")[0] == 0
+    how = ("--at", "3", "--edit", "later.py", "--out", "branch", "--quiet")
+    assert run("fork", "origin", *how)[0] == 0
+    _, out, _ = run("diff", "origin", "branch")
+    assert out.endswith("and no agent, only\nthings. They diverge at:\n  00:00  clock\n")
+
+
 def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[str, Any]) -> None:
     assert run("interrupted.py", "--out", "here")[0] == 130
     recorded = len(Path("here/history.jsonl").read_text().splitlines()) - 1
