@@ -135,11 +135,11 @@ def _known_names(kind: type) -> frozenset[str]:
     """Fields, cached properties, and what the engine sets."""
     cached = (name for name in dir(kind) if isinstance(getattr_static(kind, name), cached_property))
     set_by_us = Agent.__annotations__
-    return frozenset([*set_by_us, *cached, *_field_names(kind)])
+    return frozenset([*set_by_us, *cached, *field_names(kind)])
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
+def field_names(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass or a msgspec.Struct; none for other classes."""
     if is_dataclass(kind):
         return tuple(each.name for each in fields(kind))
@@ -157,7 +157,7 @@ def _check_shared(agent: Agent) -> None:
     views: dict[int, list[tuple[str, Any]]] = {}  # by the owner of their memory
 
     def visit(value: Any, place: str) -> None:
-        is_record = bool(_field_names(value.__class__)) and not is_immutable(value)
+        is_record = bool(field_names(value.__class__)) and not is_immutable(value)
         is_mutable = is_record and not _is_frozen_struct(value)
         if is_mutable or type(value) in _MUTABLE or isinstance(value, np.ndarray):
             if id(value) in places:
@@ -188,7 +188,7 @@ def _check_shared(agent: Agent) -> None:
                     f"{who} has set {name!r} of the {type(value).__name__} at {place}, which is "
                     "not one of its fields and is not saved; declare a field"
                 )
-            for name in _field_names(value.__class__):
+            for name in field_names(value.__class__):
                 visit(getattr(value, name), f"{place}.{name}")
 
     for each in fields(agent):  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ def _first_difference(a: Any, b: Any, exact: bool, place: str) -> tuple[str, Any
         same = a == b and not any(_first_difference(i, known[i], exact, "") for i in a)
     elif isinstance(a, datetime | time):  # equal ones may be of different zones
         same = a == b and a.fold == b.fold and repr(a.tzinfo) == repr(b.tzinfo)
-    elif names := _field_names(a.__class__):
+    elif names := field_names(a.__class__):
         same, parts = True, [(f".{name}", getattr(a, name), getattr(b, name)) for name in names]
     else:
         same = bool(a == b)

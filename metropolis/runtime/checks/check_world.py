@@ -29,6 +29,7 @@ from metropolis.runtime.checks.randomized_runs import (
     checked_start,
     difference,
 )
+from metropolis.runtime.checks.rearranged_sets import rearrange_sets
 from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
@@ -326,24 +327,37 @@ class _Check:
         half = self._steps // 2
         trial = Trial(self._make(), beginning, lockstep(), self._seed)
         trial.run(half)
-        scenario = self._make()
         try:
-            copies_of(scenario.agents)  # as stores, forks and optimistic runs do
+            copies_of(self._make().agents)  # as stores, forks and optimistic runs do
             saved = {a.name: json.dumps(save(a)) for a in trial.scenario.agents}
             for agent in trial.scenario.agents:
                 check_saved(agent, json.loads(saved[agent.name]))
-            for agent in scenario.agents:
-                restore(agent, json.loads(saved[agent.name]))
+            restored, rearranged = self._restored(saved), self._restored(saved)
         except (MetropolisError, TypeError) as error:
             self._note("saving", f"step {half}: {error}")
             return
-        resumed = Trial(scenario, Start(half, *trial.store.world(half)), lockstep(), self._seed)
+        start = Start(half, *trial.store.world(half))
+        resumed = Trial(restored, start, lockstep(), self._seed)
         if found := difference(expected[half:], resumed.run(self._steps)):
             self._note(
                 "saving",
                 f"a run saved and resumed at step {half} differs from lockstep: {found}; an agent "
                 "keeps something that is not saved",
             )
+        elif rearrange_sets(rearranged.agents):
+            resumed = Trial(rearranged, start, lockstep(), self._seed)
+            if found := difference(expected[half:], resumed.run(self._steps)):
+                self._note(
+                    "saving",
+                    f"a run resumed at step {half} with agents whose sets have another order "
+                    f"differs from lockstep: {found}; sort sets before their order matters",
+                )
+
+    def _restored(self, saved: Mapping[str, str]) -> Scenario:
+        scenario = self._make()
+        for agent in scenario.agents:
+            restore(agent, json.loads(saved[agent.name]))
+        return scenario
 
 
 @dataclass
