@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
@@ -20,7 +20,7 @@ from metropolis.plan.lengths import (
     lengths_of_trace,
     read_lengths,
 )
-from metropolis.plan.machine import EngineOverhead, LoadingTime, Machine
+from metropolis.plan.machine import EngineOverhead, LoadingTime, Machine, Seconds
 from metropolis.plan.sources import Traces, items_of
 from metropolis.plan.toml_table import Table
 from metropolis.sim.architecture import Architecture, architectures
@@ -60,9 +60,6 @@ class _JournalLengths(msgspec.Struct):
 
 class _GivenLengths(msgspec.Struct):
     values: list[int]
-
-
-Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _NodeTable(msgspec.Struct):

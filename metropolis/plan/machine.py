@@ -18,7 +18,9 @@ from metropolis.sim.profiles import profile_of
 from metropolis.types import MetropolisError
 
 GPUS_MAX = 64
-_Cost: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+LOADING_S_MAX = 1e7
+"""The longest loading time."""
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=LOADING_S_MAX)]
 _Overhead: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
@@ -47,13 +49,13 @@ class LoadingTime:
     paper's least and most are 11 and 47 s.
     """
 
-    base_s: float = -4.8
-    s_per_gb: _Cost = 1.335
-    least_s: _Cost = 11.0
-    most_s: _Cost = 47.0
-    copy_s: _Cost = 1.4
+    base_s: Annotated[float, msgspec.Meta(ge=-LOADING_S_MAX, le=LOADING_S_MAX)] = -4.8
+    s_per_gb: Seconds = 1.335
+    least_s: Seconds = 11.0
+    most_s: Seconds = 47.0
+    copy_s: Seconds = 1.4
     """Added for each further copy: they read the same disk."""
-    parallel_s: _Cost = 4.0
+    parallel_s: Seconds = 4.0
     """Added with tensor parallelism, for communication between the GPUs."""
 
     def of(self, weight_bytes: float, plan: ExecutionPlan) -> float:

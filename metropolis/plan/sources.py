@@ -40,7 +40,7 @@ class _FileSource(msgspec.Struct):
 
 
 class _DrawnSource(msgspec.Struct):
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=1, le=REQUESTS_MAX)]
     tokens: Span
     parts: Span = 1
     output_tokens: Span | None = None
@@ -130,13 +130,14 @@ def _item(line: bytes, number: int) -> Item:
 def _drawn(table: Table, source: _DrawnSource) -> tuple[Item, ...]:
     random = np.random.default_rng(source.seed)
     sizes: dict[str, tuple[int, int]] = {}
-    for field in ("count", "parts", "tokens", "output_tokens"):
+    for field in ("parts", "tokens", "output_tokens"):
         value: Span | None = getattr(source, field)
         least, most = value if isinstance(value, tuple) else (value or 1, value or 1)
         limit = TOKENS_MAX if "tokens" in field else REQUESTS_MAX
         if value == 0 or not 1 <= least <= most <= limit:
+            shown = [*value] if isinstance(value, tuple) else value
             raise table.error(
-                f"is {value}; write a number in [1, {limit}], or the least and the largest of them",
+                f"is {shown}; write a number in [1, {limit}], or the least and the largest of them",
                 field,
             )
         sizes[field] = least, most

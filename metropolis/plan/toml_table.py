@@ -18,7 +18,6 @@ from metropolis.sim.profiles import read_toml
 from metropolis.types import MetropolisError
 
 T = TypeVar("T")
-NUMBER_MAX = 10_000_000
 _WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -78,7 +77,6 @@ class Table:
         Raises ApplicationError on an unknown, missing or wrong field.
         """
         self._refuse_unknown(_fields_of(kind))
-        self._refuse_numbers()
         try:
             return msgspec.convert(self._content, kind)
         except msgspec.ValidationError as error:
@@ -86,7 +84,6 @@ class Table:
 
     def read_all(self, kind: type[T]) -> dict[str, T]:
         """The rest as fields of any name, whose values are of one kind."""
-        self._refuse_numbers()
         found = {}
         for field, value in self._content.items():
             try:
@@ -130,11 +127,6 @@ class Table:
                 raise self.error(
                     f"there is no field {field!r}{meant}; there are {', '.join(known)}"
                 )
-
-    def _refuse_numbers(self) -> None:
-        for field, value in self._content.items():
-            if isinstance(value, int | float) and not -NUMBER_MAX <= value <= NUMBER_MAX:
-                raise self.error(f"is {value}; its size should be at most {NUMBER_MAX}", field)
 
     def _explained(self, message: str, kind: type) -> ApplicationError:
         sentence, _, place = message.partition(" - at `$")

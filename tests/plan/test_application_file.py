@@ -191,12 +191,16 @@ FAULTS = {
     + "[sources.s]\n",
     "[sources.s] has file and count; write exactly one of": HEAD + SOURCE + 'file = "x"\n',
     "no.jsonl does not exist; paths are relative to": HEAD + '[sources.s]\nfile = "no.jsonl"\n',
-    "[sources.s] tokens: is (9, 5); write a number in [1, 4194304], or": HEAD
+    "[sources.s] tokens: is [9, 5]; write a number in [1, 4194304], or": HEAD
     + "[sources.s]\ncount = 2\ntokens = [9, 5]\n",
     "[sources.s] tokens: expected a list of length 2, got 1": HEAD
     + "[sources.s]\ncount = 2\ntokens = [9]\n",
-    "[sources.s] count: is -1; write a number in [1, 1048576], or": HEAD
+    "[sources.s] count: expected a whole number >= 1": HEAD
     + "[sources.s]\ncount = -1\ntokens = 9\n",
+    "[sources.s] count: expected a whole number <= 1048576": HEAD
+    + "[sources.s]\ncount = 10_000_001\ntokens = 9\n",
+    "the node 'n': times is 10000001; it must lie in [1, 4194304]": HEAD
+    + VALID.replace("[lengths.l]", "times = 10_000_001\n[lengths.l]"),
     "[lengths.l] values: output lengths must be whole numbers of tokens in [1,": HEAD
     + VALID.replace("[5]", "[5, 0]"),
     "[lengths.k] file: lengths.json: there is no distribution of output lengths 'k'": HEAD
@@ -210,7 +214,7 @@ FAULTS = {
     + "[machine.loading_s]\nmpt-7b = 3\n",
     "[machine.loading_s] mpt tp1: there is no model 'mpt'": HEAD
     + '[machine.loading_s]\n"mpt tp1" = 3\n',
-    "[machine.loading] most_s: is inf; its size should be at most": HEAD
+    "[machine.loading] most_s: expected a number <= 10000000.0": HEAD
     + "[machine.loading]\nmost_s = inf\n",
     "[machine.loading_s] mpt-7b tp1: expected a number >= 0.0": HEAD
     + '[machine.loading_s]\n"mpt-7b tp1" = -1\n',
