@@ -169,13 +169,14 @@ def _machine(table: Table, models: Mapping[str, Table]) -> Machine:
         profiles |= {(name, tp): each for tp, each in _profiles(model.take("profiles")).items()}
         if model or name not in shapes:
             shapes[name] = model.read(Architecture)
+    measured_s = _loading_s(loading_s, shapes)
     with table.located():
         return Machine(
             **msgspec.structs.asdict(head),
             shapes=shapes,
             profiles=profiles,
             loading=loading,
-            loading_s=_loading_s(loading_s, shapes),
+            loading_s=measured_s,
             overhead=overhead,
         )
 

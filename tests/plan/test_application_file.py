@@ -248,6 +248,7 @@ def test_a_fault_is_one_sentence(folder: Path, sentence: str) -> None:
         read(folder, FAULTS[sentence])
     assert sentence in f"{caught.value}"
     assert "\n" not in f"{caught.value}"
+    assert f"{caught.value}".count(f"{folder / 'app.toml'}: ") <= 1
 
 
 LINES = {
