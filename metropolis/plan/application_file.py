@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from metropolis.names import check_name
-from metropolis.plan.application import Application, Node
+from metropolis.plan.application import Application, ApplicationError, Node
 from metropolis.plan.lengths import (
     LengthDistribution,
     Lengths,
@@ -23,6 +25,7 @@ from metropolis.plan.lengths import (
 from metropolis.plan.machine import EngineOverhead, LoadingTime, Machine, Seconds
 from metropolis.plan.sources import Traces, items_of
 from metropolis.plan.toml_table import Table
+from metropolis.plan.workload import Columns, Workload, columns_of, drawn
 from metropolis.sim.architecture import Architecture, architectures
 from metropolis.sim.profiles import Profile, load_profile
 
@@ -31,11 +34,27 @@ from metropolis.sim.profiles import Profile, load_profile
 class LoadedApplication:
     """What an application's file describes."""
 
+    file: Path
     application: Application
     lengths: Lengths
     machine: Machine
     engines: Mapping[str, Mapping[str, str]]
     """Model -> the fields of its table `[engines.MODEL]`: how its engines are started."""
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return columns_of(self.application)
+
+    def workload(self, *seeds: int) -> Workload:
+        """Its requests; the seeds determine the lengths that are not known.
+
+        Raises ApplicationError if a prompt leaves no room in the context of its model.
+        """
+        random = np.random.default_rng(seeds)
+        try:
+            return drawn(self._columns, self.lengths, self.machine.shapes, random)
+        except ApplicationError as error:
+            raise ApplicationError(f"{self.file}: {error}") from error
 
 
 class _Head(msgspec.Struct):
@@ -101,6 +120,7 @@ def read_application(path: Path) -> LoadedApplication:
     with top.located():
         application = Application(head.name, items, made)
     loaded = LoadedApplication(
+        path,
         application,
         {name: _lengths(name, table, traces) for name, table in lengths.items()},
         machine,

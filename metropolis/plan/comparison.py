@@ -14,7 +14,7 @@ from metropolis.plan.schedule import Schedule
 from metropolis.plan.search.methods import search
 from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Timeline
-from metropolis.plan.workload import Workload, columns_of, drawn
+from metropolis.plan.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,8 @@ def compare(
     The runs have `draws` other workloads; `advance` and `describe` as in `compare_methods`. Raises
     MetropolisError if a draw does not fit the context of its model.
     """
-    columns, machine = columns_of(loaded.application), loaded.machine
-
-    def workload(*seeds: int) -> Workload:
-        return drawn(columns, loaded.lengths, machine.shapes, np.random.default_rng(seeds))
-
-    planned = workload(seed)
-    truths = (Timeline(machine, workload(seed, draw + 1)) for draw in range(draws))
+    planned, machine = loaded.workload(seed), loaded.machine
+    truths = (Timeline(machine, loaded.workload(seed, draw + 1)) for draw in range(draws))
     return planned, compare_methods(machine, planned, methods, truths, advance, describe)
 
 

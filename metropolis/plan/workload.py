@@ -96,7 +96,8 @@ def drawn(
         if (too_long := np.flatnonzero(prompt > room)).size:
             raise ApplicationError(
                 f"the node {name!r}: request {too_long[0]} has a prompt of {prompt[too_long[0]]:,} "
-                f"tokens; {node.model} has a context of {shape.context_tokens:,}"
+                f"tokens; it should be shorter than the context of {node.model}, "
+                f"{shape.context_tokens:,}"
             )
         output = np.minimum(output, shape.context_tokens - prompt)
         for row in np.flatnonzero(each.previous >= 0):  # a predecessor comes first

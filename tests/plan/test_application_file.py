@@ -251,6 +251,16 @@ def test_a_fault_is_one_sentence(folder: Path, sentence: str) -> None:
     assert f"{caught.value}".count(f"{folder / 'app.toml'}: ") <= 1
 
 
+def test_a_prompt_that_is_too_long_is_one_sentence(folder: Path) -> None:
+    loaded = read(folder, HEAD + SOURCE.replace("9", "4096") + TAIL)
+    with pytest.raises(MetropolisError) as caught:
+        loaded.workload(0)
+    assert f"{caught.value}" == (
+        f"{folder / 'app.toml'}: the node 'n': request 0 has a prompt of 4,096 tokens; it should "
+        "be shorter than the context of mpt-7b, 2,048"
+    )
+
+
 LINES = {
     '{"key": "x"}': "has none of the fields text, tokens and parts",
     '{"text": "x", "tokens": 1}': "has 2 of the fields",

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 import msgspec
-import numpy as np
 from rich import box
 from rich.table import Table
 
@@ -34,7 +33,6 @@ from metropolis.plan.schedule import Schedule, read_schedule
 from metropolis.plan.search.methods import METHODS, OURS, search
 from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Timeline
-from metropolis.plan.workload import columns_of, drawn
 from metropolis.progress import progress_bar
 from metropolis.tables import print_whole
 from metropolis.types import MetropolisError
@@ -122,7 +120,7 @@ def command(
             given = read_schedule(schedule_file, loaded.application.name)
             check_schedule(given, loaded.application, loaded.machine)  # before --out has it
             return given
-        return search(_timeline(loaded, seed), method)
+        return search(Timeline(loaded.machine, loaded.workload(seed)), method)
 
     if simulate:
         _simulate(loaded, planned(), seed, as_json=as_json)
@@ -188,15 +186,9 @@ def _log(sentence: str) -> None:
     sys.stderr.write(f"{without_controls(sentence)}\n")  # above the progress bar
 
 
-def _timeline(loaded: LoadedApplication, *seeds: int) -> Timeline:
-    """The workload, with a draw of the lengths that are not known, as `plan show` draws them."""
-    columns, machine = columns_of(loaded.application), loaded.machine
-    random = np.random.default_rng(seeds)
-    return Timeline(machine, drawn(columns, loaded.lengths, machine.shapes, random))
-
-
 def _simulate(loaded: LoadedApplication, planned: Schedule, seed: int, *, as_json: bool) -> None:
-    simulated = simulate_run(_timeline(loaded, seed, 1), planned)
+    truth = Timeline(loaded.machine, loaded.workload(seed, 1))
+    simulated = simulate_run(truth, planned)
     if as_json:
         _print_json({"planned": planned, "simulated": simulated})
         return
