@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from metropolis.llm.base import Completion
+from metropolis.llm.backends import wire
+from metropolis.llm.base import Completion, UnreachableError
 from metropolis.llm.journal import read_journal
 from metropolis.plan.application import Application
 from metropolis.plan.machine import ExecutionPlan
@@ -140,6 +141,23 @@ def test_an_engine_that_does_not_answer_in_time_is_one_sentence(tmp_path: Path) 
     options = EngineOptions(wait_s=0.2)
     with pytest.raises(MetropolisError, match=r"within 0\.2 s \(.* refused\); allow more with"):
         run_small(tmp_path, "sleep 60 {port}", options=options)
+
+
+def test_an_engine_without_models_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it could not be reached at first."""
+    known: set[object] = set()
+
+    async def models_of(server: object, _path: str) -> list[str]:
+        if server in known:
+            return []
+        known.add(server)
+        raise UnreachableError("refused")
+
+    monkeypatch.setattr(wire, "models_of", models_of)
+    with pytest.raises(MetropolisError, match=r"within 0\.2 s \(it lists no model\)"):
+        run_small(tmp_path, "sleep 60 {port}", options=EngineOptions(wait_s=0.2))
 
 
 PREEMPTING = schedule(

@@ -141,12 +141,13 @@ class Engine:
 
         Raises MetropolisError after `wait_s`, or if it serves several models without this one.
         """
-        deadline_s, why = asyncio.get_running_loop().time() + wait_s, "it lists no model"
+        deadline_s = asyncio.get_running_loop().time() + wait_s
         while self.exit_code is None:
+            models, why = list[str](), "it lists no model"
             try:
                 models = await wire.models_of(self._server, "v1/models")
             except LLMError as error:
-                models, why = [], f"{error}"
+                why = f"{error}"
             if self._model in models or len(models) == 1:
                 self._served = self._model if self._model in models else models[0]
                 return True
