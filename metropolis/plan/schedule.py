@@ -130,7 +130,7 @@ def write_schedule(path: Path, application: str, schedule: Schedule) -> None:
 
 def read_schedule(path: Path, application: str) -> Schedule:
     """The schedule in a file. Raises MetropolisError on a damaged one, or one of another app."""
-    repair = f"make it again with: metropolis plan show {application} --out {path}"
+    repair = f"make it again with: metropolis plan show APP --out {path}"
     content = _decoded(path, _File, repair)
     if (content.format, content.version) != (FORMAT, VERSION):
         raise MetropolisError(f"{path} is no {FORMAT} of version {VERSION}; {repair}")

@@ -183,7 +183,7 @@ def test_a_simulated_run_starts_no_engines(
         (("--out", "{}/out", "--engine-command", "stub {{port}}"), "'stub', the command of engine"),
         (
             ("--out", "{}/out", "--engine-command", "stub", "--schedule", "{}/two.toml"),
-            "is no schedule",
+            "; make it again with: metropolis plan show APP --out ",
         ),
     ],
 )

@@ -35,7 +35,7 @@ def check_schedule(schedule: Schedule, application: Application, machine: Machin
     if missing:
         raise MetropolisError(
             f"no stage of the schedule runs {', '.join(sorted(missing))}; make it again with: "
-            "metropolis plan show"
+            "metropolis plan show APP --out FILE"
         )
 
 
