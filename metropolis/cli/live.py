@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from shutil import rmtree
 from threading import Event
-from types import FrameType
 from typing import Any
 
 import click
 
+from metropolis.cli.ctrl_c import STATUS_INTERRUPTED, ended_by_ctrl_c
 from metropolis.cli.run_folders import new_folder
 from metropolis.cli.run_options import RunOptions, options_of
 from metropolis.cli.run_report import print_summary, summary_of, write_json
@@ -40,9 +37,7 @@ from metropolis.world.scenario import Scenario, told
 from metropolis.world.user_code import describe_error_in, file_of
 from metropolis.world.user_errors import explanation_of
 
-FINISHED, STATUS_BUDGET, STATUS_DIFFERS, STATUS_INTERRUPTED = 0, 3, 4, 130
-SHOW_CURSOR = b"\x1b[?25h\n"
-"""Shows the cursor that the progress bar hides."""
+FINISHED, STATUS_BUDGET, STATUS_DIFFERS = 0, 3, 4
 
 
 def continue_run(
@@ -287,32 +282,6 @@ def _run(
             for sentence in told(scenario, record):
                 click.echo(story_line(scenario.world, record.step, sentence), err=story_to_stderr)
     return pressed.is_set()
-
-
-@contextmanager
-def ended_by_ctrl_c(finish: Callable[[], None]) -> Iterator[None]:
-    """Call `finish` at the first Ctrl-C or SIGTERM; a second one ends the process like kill -9.
-
-    An exception could not end an agent that catches all exceptions, nor a thread.
-    """
-
-    def end(_signal: int, _frame: FrameType | None) -> None:
-        for number in before:
-            signal.signal(number, _end_at_once)
-        finish()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end_at_once(_signal: int, _frame: FrameType | None) -> None:
-    if sys.stderr.isatty():
-        os.write(2, SHOW_CURSOR)
-    os._exit(STATUS_INTERRUPTED)
 
 
 def _progress(step: Step, steps: Step, folder: Path) -> str:

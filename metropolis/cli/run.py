@@ -9,12 +9,8 @@ from typing import Any
 
 import click
 
-from metropolis.cli.live import (
-    FINISHED,
-    continue_run,
-    ended_by_ctrl_c,
-    run_scenario,
-)
+from metropolis.cli.ctrl_c import ended_by_ctrl_c
+from metropolis.cli.live import FINISHED, continue_run, run_scenario
 from metropolis.cli.run_folders import latest_folder, run_folder
 from metropolis.cli.run_options import (
     DEFAULT_CONCURRENCY,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -63,9 +64,9 @@ def arguments(application: Path, mean_ms: float, *more: str) -> list[str]:
 
 
 @contextmanager
-def running(application: Path, mean_ms: float) -> Iterator[subprocess.Popen[str]]:
+def running(application: Path, mean_ms: float, *more: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process, from its twelfth answer on; afterwards no process is left."""
-    command = [*COMMAND, *arguments(application, mean_ms)]
+    command = [*COMMAND, *arguments(application, mean_ms, *more)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         while lines(application, "answered") < 12:
@@ -145,6 +146,21 @@ def test_a_signal_ends_the_run_and_its_engines(application: Path, number: int) -
     record = read_run(application.parent / "out")
     assert record.nodes["ask"].answered == kept
     assert record.nodes["ask"].asked_again in range(1, 5)  # in flight
+
+
+def test_a_second_signal_ends_the_run_at_once(application: Path) -> None:
+    """Though an engine has not ended: its process notes SIGTERM and stays."""
+    noted = application.parent / "noted"
+    kept = f"trap 'touch {noted}' TERM; {stub(application.parent, 300)} & while :; do sleep 1; done"
+    with running(application, 0, "--engine-command", f"sh -c {shlex.quote(kept)}") as process:
+        process.send_signal(signal.SIGINT)
+        while not noted.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert len(said.splitlines()) == 1  # that of the first stage
 
 
 def test_it_prints_stages_and_counts(

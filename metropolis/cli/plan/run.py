@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from contextlib import closing
 from math import isfinite
@@ -15,6 +13,7 @@ import msgspec
 from rich import box
 from rich.table import Table
 
+from metropolis.cli.ctrl_c import ended_by_ctrl_c
 from metropolis.cli.plan.show_report import new_console, print_gantt, print_stages
 from metropolis.cli.terminal import printable, without_controls
 from metropolis.command_options import Number, on_command_line
@@ -175,11 +174,13 @@ def _run(runner: Runner, record: RunRecord) -> None:
 
 
 async def _until_signalled(runner: Runner, reports: Reports) -> None:
-    """Treat SIGTERM like Ctrl-C."""
-    asyncio.get_running_loop().add_signal_handler(
-        signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT
-    )
-    await runner.run(reports)
+    """Raises KeyboardInterrupt at Ctrl-C or SIGTERM; a second one ends the process."""
+    loop, run = asyncio.get_running_loop(), asyncio.ensure_future(runner.run(reports))
+    with ended_by_ctrl_c(lambda: loop.call_soon_threadsafe(run.cancel)):
+        try:
+            await run
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 def _log(sentence: str) -> None:
