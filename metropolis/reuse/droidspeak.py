@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest, Reuse
 from metropolis.reuse.fixed import pays, preference
-from metropolis.reuse.plan import Plan, PlanError, PlanPoint, load_plans, transitions
+from metropolis.reuse.plan import (
+    QUALITY_ROUNDING,
+    Plan,
+    PlanError,
+    PlanPoint,
+    load_plans,
+    transitions,
+)
 from metropolis.types import MetropolisError
 
 
@@ -132,8 +139,9 @@ def from_files(plans: str = "", loss: float = 0.02, ttft_s: float = 0.0) -> Droi
     for plan in loaded:
         if not plan.within(loss):
             least = plan.receiver_quality - max(point.quality for point in plan.points)
+            enough = ceil((least - QUALITY_ROUNDING) * 1000) / 1000
             raise PlanError(
                 f"no point of the plan for {plan.sender!r} and {plan.receiver!r} loses at most "
-                f"{loss:g} of quality; the best loses {least:.3g}: give loss={least:.3g} or more"
+                f"{loss:g} of quality; the best loses {least:.3g}: give loss={enough:g} or more"
             )
     return reuse

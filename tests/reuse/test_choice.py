@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -244,6 +246,19 @@ def test_a_plan_without_a_point_within_the_loss_is_refused(tmp_path: Path) -> No
     with pytest.raises(MetropolisError, match=r"loses at most 0.02 .* the best loses 0.1: give"):
         named(REUSES, f"{text}=0.02")()
     named(REUSES, f"{text}=0.1")()
+
+
+@given(st.floats(0, 1, exclude_max=True))
+def test_the_loss_that_a_refusal_names_is_enough(quality: float) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        write_plan(replace(PLAN, points=(PlanPoint((), quality, 0.0),)), path)
+        try:
+            named(REUSES, f"droidspeak:plans={path},loss=0")()
+        except MetropolisError as refused:
+            enough = re.search(r"give (loss=\S+) or more", f"{refused}")
+            assert enough is not None
+            named(REUSES, f"droidspeak:plans={path},{enough[1]}")()
 
 
 def test_a_receiver_must_be_told() -> None:
