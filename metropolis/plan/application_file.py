@@ -30,6 +30,13 @@ from metropolis.sim.architecture import Architecture, architectures
 from metropolis.sim.profiles import Profile, load_profile
 
 
+class EngineTable(msgspec.Struct, frozen=True):
+    """How the engines of a model are started (`metropolis.plan.running`)."""
+
+    command: str | None = None
+    path: str | None = None
+
+
 @dataclass(frozen=True)
 class LoadedApplication:
     """What an application's file describes."""
@@ -38,8 +45,8 @@ class LoadedApplication:
     application: Application
     lengths: Lengths
     machine: Machine
-    engines: Mapping[str, Mapping[str, str]]
-    """Model -> the fields of its table `[engines.MODEL]`: how its engines are started."""
+    engines: Mapping[str, EngineTable]
+    """Model -> its table `[engines.MODEL]`."""
 
     @cached_property
     def _columns(self) -> Columns:
@@ -124,7 +131,7 @@ def read_application(path: Path) -> LoadedApplication:
         application,
         {name: _lengths(name, table, traces) for name, table in lengths.items()},
         machine,
-        {name: table.read_all(str) for name, table in engines.items()},
+        {name: table.read(EngineTable) for name, table in engines.items()},
     )
     for name, table in engines.items():
         with table.located():

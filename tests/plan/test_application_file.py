@@ -11,7 +11,7 @@ import pytest
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Journal, Key
 from metropolis.plan.application import Item, Node
-from metropolis.plan.application_file import read_application
+from metropolis.plan.application_file import EngineTable, read_application
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.trace.parquet import write_trace
 from metropolis.types import MetropolisError
@@ -160,7 +160,7 @@ def test_a_machine_with_its_own_models(folder: Path) -> None:
     profile = machine.profile("mpt-7b", 2)
     assert (profile.w_ms, profile.h_ms, profile.kv_capacity_tokens) == (6.5, 2.5, 30000)
     assert {plan.tp for plan in machine.plans("small")} == {1, 2}
-    assert loaded.engines == {"mpt-7b": {"command": "stub"}}
+    assert loaded.engines == {"mpt-7b": EngineTable("stub")}
 
 
 VALID = SOURCE + TAIL
@@ -229,6 +229,9 @@ FAULTS = {
     "[engines.mpt-7b] command: expected a text, got a whole number": HEAD
     + VALID
     + "[engines.mpt-7b]\ncommand = 1\n",
+    "[engines.mpt-7b] there is no field 'pth' (did you mean 'path'?)": HEAD
+    + VALID
+    + '[engines.mpt-7b]\npth = "x"\n',
     "[models.x.profiles] 1: expected a text, got a whole number": HEAD
     + "[models.x.profiles]\n1 = 2\n",
     "[models.x] 9 heads are more than hidden = 8": HEAD

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from metropolis.plan.application_file import EngineTable
 from metropolis.plan.running.engine_command import (
     KINDS,
     EngineCommand,
@@ -58,15 +59,13 @@ def test_a_bad_template_is_one_sentence(template: str, sentence: str) -> None:
 
 def test_tables_give_commands_and_paths(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    tables = {"m": {"command": "torch", "path": "folder"}, "n": {"command": "stub"}}
+    tables = {"m": EngineTable("torch", "folder"), "n": EngineTable("stub")}
     found = engine_commands(("m", "n"), tables, tmp_path, None)
     assert found["m"] == EngineCommand("m", "torch", str(tmp_path / "folder"))
     assert found["n"] == EngineCommand("n", "stub", "n")
     assert engine_commands(("m",), tables, tmp_path, "stub")["m"].template == "stub"
     with pytest.raises(EngineCommandError, match="no command starts engines of o; write"):
         engine_commands(("o",), tables, tmp_path, None)
-    with pytest.raises(EngineCommandError, match=r"\[engines.m\] has 'pth' \(did you mean 'path'"):
-        engine_commands(("m",), {"m": {"command": "stub", "pth": "x"}}, tmp_path, None)
 
 
 @pytest.mark.parametrize(

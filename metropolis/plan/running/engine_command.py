@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Formatter
 
 from metropolis.names import did_you_mean
+from metropolis.plan.application_file import EngineTable
 from metropolis.types import MetropolisError
 
 KINDS: Mapping[str, str] = {
@@ -22,7 +23,6 @@ KINDS: Mapping[str, str] = {
 }
 """Templates by name; a stub answers at once, without a model."""
 FIELDS = ("model", "path", "port", "tp", "gpus")
-TABLE = ("command", "path")
 DEVICES = "CUDA_VISIBLE_DEVICES"
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 """Surrogates stand for bytes that are not UTF-8 (`os.fsdecode`)."""
@@ -92,7 +92,7 @@ class EngineCommand:
 
 def engine_commands(
     models: tuple[str, ...],
-    tables: Mapping[str, Mapping[str, str]],
+    tables: Mapping[str, EngineTable],
     folder: Path,
     command: str | None,
 ) -> dict[str, EngineCommand]:
@@ -102,20 +102,14 @@ def engine_commands(
     """
     found = {}
     for model in models:
-        table = tables.get(model, {})
-        for name in table:
-            if name not in TABLE:
-                raise EngineCommandError(
-                    f"[engines.{model}] has {name!r}{did_you_mean(name, TABLE)}; it may have "
-                    f"{' and '.join(TABLE)}"
-                )
-        template = table.get("command") if command is None else command
+        table = tables.get(model, EngineTable())
+        template = table.command if command is None else command
         if template is None:
             raise EngineCommandError(
                 f"no command starts engines of {model}; write [engines.{model}] with command = "
                 f"'sglang', 'torch' or a template, or give --engine-command"
             )
-        path = table.get("path", model)
+        path = model if table.path is None else table.path
         if (folder / path).exists():
             path = str((folder / path).resolve())
         found[model] = EngineCommand(model, template, path)
