@@ -36,7 +36,7 @@ from metropolis.llm.model_choice import ModelChoice
 from metropolis.llm.outage import Outage
 from metropolis.llm.pauses import Pauses
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_max
-from metropolis.llm.usage import FREE, Prices, Purchases, Usage, total
+from metropolis.llm.usage import FREE, Prices, Purchases, Tokens, Usage, total
 
 BACKOFF_MAX_S = 30.0  # longest pause before a retry
 PATIENCE_S = 300.0
@@ -56,7 +56,7 @@ class Client:
         patience_s: how long to wait for an unreachable server, regardless of `retries`; the wait is
             reported on standard error.
         requests_per_minute, tokens_per_minute: limits for every interval of one minute.
-        max_tokens, max_cost: budget of the whole run, including answers in the journal; a call that
+        max_tokens, max_cost: budget of the whole run, including what the journal lists; a call that
             could exceed it raises BudgetExhausted.
         prices: prices of tokens; required for `max_cost`.
         journal: stores answers and looks them up.
@@ -125,11 +125,12 @@ class Client:
             self.use_journal(journal)
 
     def use_journal(self, journal: Answers) -> None:
-        """Store answers in `journal`; the answers it holds count in the budget."""
+        """Store answers in `journal`; what it lists counts in the budget."""
         self.journal = journal
+        earlier = Usage()
         for answer in journal.answers():
-            self._earlier.add(1, answer.prompt_tokens, answer.output_tokens)
-        self._charge_earlier(self._earlier)
+            earlier.add(1, answer.prompt_tokens, answer.output_tokens)
+        self._charge_earlier(earlier)
 
     def charge(self, purchases: Iterable[Purchases]) -> None:
         """Charge the budget with all earlier purchases of the run, of any process."""
@@ -140,12 +141,12 @@ class Client:
             self._charge_earlier(sums)
 
     def _charge_earlier(self, earlier: Usage) -> None:
-        tokens = earlier.prompt_tokens, earlier.output_tokens
+        lost = Tokens() if self.journal is None else self.journal.lost
+        tokens = earlier.prompt_tokens + lost.prompt, earlier.output_tokens + lost.output
+        earlier.lost_tokens = sum(lost)
         earlier.cost = self.prices.cost(*tokens)
         self._earlier = earlier
-        token_budget, cost_budget = self.gate.token_budget, self.gate.cost_budget
-        token_budget.spent = max(token_budget.spent, sum(tokens))
-        cost_budget.spent = max(cost_budget.spent, earlier.cost)
+        self.gate.charge_earlier(sum(tokens), earlier.cost)
 
     def add_usage(self, purchases: Purchases) -> None:
         """Add purchases of other processes for this run to `usage`: calls, tokens and cost."""
@@ -209,8 +210,7 @@ class Client:
         key = None
         if self.journal is not None:
             key = key_of(request)
-            known = self.journal.get(key)
-            if known is not None:
+            if (known := self.journal.get(key)) is not None:
                 self.usage[request.function].reused += 1
                 if on_piece is not None:
                     on_piece(known.text)
@@ -322,13 +322,12 @@ class Client:
             self._charge_reservation(turn, usage, request)
             raise
         except BaseException as error:
-            tokens = error.tokens if isinstance(error, LLMError) else None
-            lost = tokens or (0, 0)
+            lost = Tokens(*(error.tokens or ())) if isinstance(error, LLMError) else Tokens()
             if isinstance(error, LLMError) and not self._waits_too_long(error):
                 self.gate.pause(error.retry_after_s or 0.0)
             if isinstance(error, RefusedError):
                 self._outage.end(asyncio.get_running_loop().time())
-            self._charge_lost(turn, usage, sum(lost), self.prices.cost(*lost))
+            self._charge_lost(turn, usage, lost, self.prices.cost(*lost))
             raise
         return completion
 
@@ -364,23 +363,24 @@ class Client:
 
     def _need_of(self, request: Request) -> Need:
         expected = expected_tokens(request) if self._limits_tokens else 0
-        return self._need_max(request, expected) if self._has_budget else Need(expected)
-
-    def _need_max(self, request: Request, expected: int = 0) -> Need:
-        """The need of `request` if its prompt and its answer have their maximum lengths."""
-        prompt_max = prompt_tokens_max(request)
-        cost_max = self.prices.cost(prompt_max, request.max_tokens)
-        return Need(expected, prompt_max + request.max_tokens, cost_max)
+        return Need.most(request, self.prices, expected) if self._has_budget else Need(expected)
 
     def _charge_reservation(self, turn: Turn, usage: Usage, request: Request) -> None:
         """Charge the most that `request` could take: an attempt that failed may still cost."""
-        lost = turn.reserved if self._has_budget else self._need_max(request)
-        self._charge_lost(turn, usage, lost.tokens_max, lost.cost_max)
+        lost = turn.reserved if self._has_budget else Need.most(request, self.prices)
+        prompt_max = prompt_tokens_max(request)
+        tokens = Tokens(prompt_max, lost.tokens_max - prompt_max)
+        self._charge_lost(turn, usage, tokens, lost.cost_max)
 
-    def _charge_lost(self, turn: Turn, usage: Usage, tokens: int, cost: float) -> None:
-        usage.lost_tokens += tokens
+    def _charge_lost(self, turn: Turn, usage: Usage, lost: Tokens, cost: float) -> None:
+        usage.lost_tokens += sum(lost)
         usage.cost += cost
-        self.gate.leave(turn, tokens, cost)
+        self.gate.leave(turn, sum(lost), cost)
+        if any(lost) and self.journal is not None and not self.closed:
+            try:
+                self.journal.lose(lost)
+            except UnwritableError as error:  # the attempt's own error is raised
+                self.on_unwritable(error)
 
     def _is_waited_for(self, error: LLMError) -> bool:
         """Whether `error` ends by itself, so that it does not count in `retries`."""

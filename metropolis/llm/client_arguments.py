@@ -11,7 +11,7 @@ from metropolis.types import MetropolisError
 from metropolis.world.checks import check_number, seed_of, whole_number
 
 METHODS_OF_BACKENDS = ("check", "complete", "stream", "close")
-METHODS_OF_JOURNALS = ("get", "answers", "put", "flush", "close")
+METHODS_OF_JOURNALS = ("get", "answers", "put", "lose", "flush", "close")
 LEAST_COUNTS = {
     "concurrency": 1,
     "retries": 0,

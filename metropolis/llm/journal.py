@@ -1,6 +1,7 @@
 """The journal: answers already paid for, so that a crash costs nothing twice.
 
-A file of lines (`metropolis.line_file`), one per answer. A line is written with one system call
+A file of lines (`metropolis.line_file`), one per answer, or per attempt without a usable answer,
+which may have cost as much. A line is written with one system call
 before the agent sees the answer, so a killed process loses only answers that no agent has seen.
 A torn last line is dropped when the file is reopened.
 """
@@ -15,6 +16,7 @@ import msgspec
 
 from metropolis.line_file import Format, Line, LineFile, Mark, read_lines, with_content
 from metropolis.llm.base import Completion, Request
+from metropolis.llm.usage import Tokens
 from metropolis.types import MetropolisError, Step
 
 JOURNAL = Format(
@@ -43,7 +45,13 @@ class _Line(msgspec.Struct):
     completion: Completion
 
 
+class _LostLine(msgspec.Struct):
+    lost: Tokens
+
+
+_LOST = b'{"lost":'
 _decode = msgspec.json.Decoder(_Line).decode
+_decode_lost = msgspec.json.Decoder(_LostLine).decode
 
 
 def key_of(request: Request) -> Key:
@@ -60,7 +68,8 @@ def read_journal(
     Arguments and errors are those of `Journal`, except that the file may be in use.
     """
     for line in _reaching(path, read_lines(path, JOURNAL, run), reaches):
-        yield _answer(line)
+        if isinstance(read := _read(line), _Line):
+            yield read.key, read.completion
 
 
 def _reaching(path: Path, lines: Iterable[Line], reaches: Mark | None) -> Iterator[Line]:
@@ -70,28 +79,32 @@ def _reaching(path: Path, lines: Iterable[Line], reaches: Mark | None) -> Iterat
         found = line.mark.lines
         if reaches is not None and reaches.lines == found and reaches != line.mark:
             raise JOURNAL.damaged(
-                line.file, found + 1, "a checkpoint lists other answers", line.first
+                line.file, found + 1, "a checkpoint lists other lines", line.first
             )
         yield line
     if reaches is not None and found < reaches.lines:
         raise MetropolisError(
-            f"{path}: ends after {found} answers, but a checkpoint of the run lists "
+            f"{path}: ends after {found} lines, but a checkpoint of the run lists "
             f"{reaches.lines}; restore the file, or remove the newest checkpoints to buy the "
             "missing answers again"
         )
 
 
-def _answer(line: Line) -> tuple[Key, Completion]:
+def _read(line: Line) -> _Line | _LostLine:
+    content = line.content
     try:
-        read = _decode(line.content)
+        return _decode_lost(content) if content.startswith(_LOST) else _decode(content)
     except msgspec.DecodeError as error:
         why = f"it is not an answer: {error}"
         raise JOURNAL.damaged(line.file, line.mark.lines + 1, why, line.first) from None
-    return read.key, read.completion
 
 
 class Answers(Protocol):
     """Stores answers and looks them up: a `metropolis.llm.journal.Journal`, or a store's."""
+
+    @property
+    def lost(self) -> Tokens:
+        """The most that attempts without a usable answer took."""
 
     def get(self, key: Key) -> Completion | None:
         """The answer already paid for, or None."""
@@ -101,6 +114,9 @@ class Answers(Protocol):
 
     def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
         """Store an answer; the returned awaitable ends when it is stored. None: it is stored."""
+
+    def lose(self, tokens: Tokens) -> None:
+        """Add the most that an attempt without a usable answer took to `lost`."""
 
     def flush(self) -> None:
         """Make stored answers survive a power cut."""
@@ -123,6 +139,16 @@ class JournalFront:
     def answers(self) -> Iterable[Completion]:
         """See Answers."""
         return () if self._journal is None else self._journal.answers()
+
+    @property
+    def lost(self) -> Tokens:
+        """See Answers; zero without a journal."""
+        return Tokens() if self._journal is None else self._journal.lost
+
+    def lose(self, tokens: Tokens) -> None:
+        """See Answers."""
+        if self._journal is not None:
+            self._journal.lose(tokens)
 
     def flush(self) -> None:
         """See Answers."""
@@ -160,11 +186,14 @@ class Journal:
         self._file = LineFile(self.path, JOURNAL, run, exclusive=True)
         try:
             self._answers: dict[Step, dict[Key, Completion]] = {}
+            self.lost = Tokens()
             last = None
             for last in _reaching(self.path, self._file.read(), reaches):
-                key, completion = _answer(last)
-                if key.step >= since:
-                    self._answers.setdefault(key.step, {})[key] = completion
+                read = _read(last)
+                if isinstance(read, _LostLine):
+                    self._add_lost(read.lost)
+                elif read.key.step >= since:
+                    self._answers.setdefault(read.key.step, {})[read.key] = read.completion
             self._file.cut(last)
         except BaseException:
             self._file.close()
@@ -198,6 +227,14 @@ class Journal:
         """
         self._file.append([with_content(msgspec.json.encode(_Line(key, completion)))])
         self._answers.setdefault(key.step, {})[key] = completion
+
+    def lose(self, tokens: Tokens) -> None:
+        """See Answers. Raises UnwritableError when it cannot be written."""
+        self._file.append([with_content(msgspec.json.encode(_LostLine(tokens)))])
+        self._add_lost(tokens)
+
+    def _add_lost(self, tokens: Tokens) -> None:
+        self.lost = Tokens(self.lost.prompt + tokens.prompt, self.lost.output + tokens.output)
 
     def flush(self) -> None:
         """Make written answers survive a power cut."""

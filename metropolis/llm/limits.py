@@ -12,6 +12,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from metropolis.llm.base import Request
+from metropolis.llm.tokens import prompt_tokens_max
+from metropolis.llm.usage import Prices
 from metropolis.types import MetropolisError
 
 PERIOD_S = 60.0
@@ -24,6 +27,13 @@ class Need:
     expected_tokens: int = 0
     tokens_max: int = 0
     cost_max: float = 0.0
+
+    @classmethod
+    def most(cls, request: Request, prices: Prices, expected_tokens: int = 0) -> Need:
+        """The need of `request` if its prompt and its answer have their maximum lengths."""
+        prompt_max = prompt_tokens_max(request)
+        cost_max = prices.cost(prompt_max, request.max_tokens)
+        return cls(expected_tokens, prompt_max + request.max_tokens, cost_max)
 
 
 class RateLimit:
@@ -150,6 +160,11 @@ class Gate:
             else:
                 self._admit()  # the head of the queue may have gone
             raise
+
+    def charge_earlier(self, tokens: int, cost: float) -> None:
+        """Count what the run has spent in all before it continued."""
+        for budget, spent in (self.token_budget, tokens), (self.cost_budget, cost):
+            budget.spent = max(budget.spent, spent)
 
     def leave(self, turn: Turn, tokens: int, cost: float, *, counted: bool = False) -> None:
         """Return the turn: `tokens` and `cost` were used; `counted`: they come from an answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import inf
+from typing import NamedTuple
 
 from metropolis.types import MetropolisError
 
@@ -31,6 +32,13 @@ class Prices:
 
 
 FREE = Prices(0.0, 0.0)
+
+
+class Tokens(NamedTuple):
+    """The tokens of one call, or of several."""
+
+    prompt: int = 0
+    output: int = 0
 
 
 @dataclass(frozen=True, slots=True)

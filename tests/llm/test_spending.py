@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from metropolis.llm import BudgetExhausted, Client, Completion, MalformedError, Prices, Request
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.meter import Meter
-from metropolis.llm.base import LLMError
+from metropolis.llm.base import LLMError, RefusedError
+from metropolis.llm.journal import Journal, read_journal
+from metropolis.llm.usage import Usage
 from tests.gateway.test_command import MAIN
 from tests.llm.fakes import Fake, request
 from tests.llm.raw_server import RawServer, answer
@@ -135,3 +138,43 @@ def test_the_first_call_under_a_budget_goes_alone_and_failures_prove_nothing() -
     run_virtually(ask())
     assert [at for at, _ in fake.sent] == [0.0, 1.0, 2.0, 3.0] + [4.0] * 16
     assert issubclass(MalformedError, LLMError)
+
+
+def test_lost_tokens_count_in_the_budget_of_the_next_start(tmp_path: Path) -> None:
+    filtered = RefusedError("content_filter")
+    filtered.tokens = (10, 200)
+    path, whole = tmp_path / "journal.jsonl", Completion("yes", 5, 7, "stop")
+    starts: list[tuple[Completion | Exception, float, float]] = [
+        (MalformedError("{"), 1.0, 9.0),
+        (filtered, 1.0, 9.0),
+        (whole, 9.0, 9.0),  # too late
+        (whole, 4.0, 3.0),  # cancelled
+        (whole, 1.0, 9.0),
+    ]
+
+    async def start(
+        reply: Completion | Exception, latency_s: float, patience_s: float, before: Usage
+    ) -> Usage:
+        client = Client(
+            Fake(lambda _: reply, lambda _: latency_s),
+            retries=0,
+            timeout_s=5,
+            max_tokens=10_000,
+            prices=Prices(1e6, 2e6),
+            journal=Journal(path),
+        )
+        bought = client.bought
+        assert (bought.calls, bought.lost_tokens) == (before.calls, before.lost_tokens)
+        assert client.gate.token_budget.spent == before.lost_tokens
+        assert client.gate.cost_budget.spent == bought.cost == before.cost
+        with suppress(LLMError, TimeoutError):
+            await asyncio.wait_for(client.call(request(prompt="Why?")), patience_s)
+        await client.close()
+        return client.bought
+
+    bought = Usage()
+    for case in starts:
+        bought = run_virtually(start(*case, bought))
+    assert bought.lost_tokens == 210 + 3 * (20 + 20)
+    assert bought.cost == 10 + 2 * 200 + 3 * (20 + 2 * 20) + 5 + 2 * 7
+    assert bought.calls == len(list(read_journal(path))) == 1

@@ -9,6 +9,7 @@ import textwrap
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from metropolis import Agent, Client, Entity, Simulation, World
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
+from metropolis.runtime.live.result import RunResult
 
 MODES = ["lockstep", "out_of_order", "optimistic"]
 
@@ -76,6 +78,40 @@ def test_an_interrupted_pause_sends_no_call(mode: str) -> None:
     result = simulation.run(5)
     assert result.stopped
     assert backend.sent == result.bought.lost_tokens == 0
+
+
+class Slow(Scripted):
+    async def complete(self, request: Request) -> Completion:
+        await asyncio.sleep(60)
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize(
+    "how", [{"mode": "lockstep"}, {"mode": "optimistic"}, {"store": "embedded", "workers": 2}]
+)
+def test_calls_that_an_interruption_cancels_stay_in_the_budget(
+    how: dict[str, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "it"
+
+    def run(backend: Scripted) -> tuple[Client, RunResult]:
+        client, agents = Client(backend, max_tokens=10**6), [Asks(f"a{i}") for i in range(9)]
+        resume = (out / "run.json").exists()
+        simulation = Simulation(Far(), agents, client, out=out, resume=resume, **how)
+        if isinstance(backend, Slow):
+            threading.Timer(1.0, simulation.interrupt).start()
+        return client, simulation.run(5)
+
+    lost = 0
+    for _ in range(2):
+        _, stopped = run(Slow())
+        assert stopped.bought.calls == 0
+        assert stopped.bought.lost_tokens > lost
+        lost = stopped.bought.lost_tokens
+    client, whole = run(Scripted())
+    bought = whole.bought
+    assert (bought.calls, bought.lost_tokens) == (45, lost)
+    assert client.gate.token_budget.spent == bought.prompt_tokens + bought.output_tokens + lost
 
 
 class Cancelling(Far):

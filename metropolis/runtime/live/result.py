@@ -52,8 +52,8 @@ class RunResult:
     usage: Mapping[str, Usage]
     """Requests sent since this start, by function; for workers on Ray: calls, tokens and cost."""
     bought: Usage
-    """All answers that the run has paid for, in all its starts, committed or not; `lost_tokens`
-    covers this start only."""
+    """What the run has paid for in all its starts, committed or not; `lost_tokens` lacks those of
+    calls in flight when a process was killed, and of earlier starts on Ray."""
     simulated: bool
     """Whether LLM latency is virtual time."""
     makespan_s: float
