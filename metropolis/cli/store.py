@@ -69,7 +69,7 @@ def ls_command(address: str | None, as_json: bool) -> None:
             f"{of.floor:,}",
             f"{of.info.last_step:,}",
             f"{of.memory_bytes / 1e6:.1f}",
-            printable(of.holder or "–") if of.lease_left_s > 0 else "–",
+            printable(of.holder or "–"),
         )
     print_whole(table, Console(markup=False, emoji=False))
     for of in about.values():
@@ -146,8 +146,8 @@ def _described(about: Inspection) -> Iterable[tuple[str, str]]:
     yield "claimed", _listed(_clusters(info.agents, about.claimed))
     yield "commits", f"{about.acknowledgements:,} not collected"
     yield "memory", f"{about.memory_bytes:,} bytes"
-    lease = f"lease valid for {about.lease_left_s:.1f} s" if about.lease_left_s else "lease expired"
-    yield "holder", "none" if about.holder is None else f"{about.holder}, {lease}"
+    lease = f"{about.holder}, lease valid for {about.lease_left_s:.1f} s"
+    yield "holder", "none" if about.holder is None else lease
     yield "counts", _listed(f"{name} {count:,}" for name, count in sorted(about.counts.items()))
     for warning in about.warnings:
         yield "warning", warning

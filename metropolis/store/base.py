@@ -113,9 +113,9 @@ class Inspection:
     """Number of stored acknowledgements."""
     memory_bytes: int
     holder: str | None
-    """The current or last holder of the controller's lease."""
+    """The holder of the controller's lease; None: it has expired or was given back."""
     lease_left_s: float
-    """0: the lease has expired or was given back."""
+    """0 if there is no holder."""
     counts: Mapping[str, int]
     """Of clusters: dispatched, ahead (the subset dispatched by the commit of the step before),
     claims, expired, given_back, commits, refused; and agent_steps and answers."""

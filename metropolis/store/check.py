@@ -350,6 +350,9 @@ def _check_inspection(run: CheckedRun) -> None:
         "does not show its queues",
     )
     run.require(about.holder == "the check" and about.lease_left_s > 0, "does not show its holder")
+    run.store.release_lease(run.fence)
+    about = run.store.inspect()
+    run.require(about.holder is None and about.lease_left_s == 0, "shows a holder that has left")
 
 
 def _check_memory(run: CheckedRun) -> None:

@@ -43,6 +43,7 @@ def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
     queued = (agent for cluster in (*ready, *claimed) for agent in cluster.agents)
     for agent in (*blocked_by, *blocked_by.values(), *queued):
         _ = info.agents[agent]  # raises IndexError
+    left_s = max(0, int(state.get("until_ms", 0)) - now_ms) / 1000
     return Inspection(
         info,
         int(state["floor"]),
@@ -53,8 +54,8 @@ def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
         claimed,
         acknowledgements,
         sum(client.memory_usage(key, samples=0) or 0 for key in keys_of(client, prefix)),
-        state.get("holder"),
-        max(0, int(state.get("until_ms", 0)) - now_ms) / 1000,
+        state.get("holder") if left_s else None,
+        left_s,
         {name: int(value) for name, value in counts.items()},
         warnings(client.info("persistence")),
     )

@@ -337,6 +337,7 @@ class RunState:
             cluster = self.clusters[name]
             left_s = max(0.0, lease.until_s - now_s)
             claimed.append(Queued(cluster.step, cluster.agents, lease.worker, left_s))
+        left_s = max(0.0, self.until_s - now_s)
         return Inspection(
             self.info,
             self.floor,
@@ -347,8 +348,8 @@ class RunState:
             sorted(claimed, key=by_step),
             len(self.acks),
             self.size_bytes(),
-            self.holder,
-            max(0.0, self.until_s - now_s),
+            self.holder if left_s else None,
+            left_s,
             dict(self.counts),
             ["the run is kept in memory only and ends with its process"],
         )

@@ -57,6 +57,10 @@ def test_ls_inspect_and_rm(
         assert list(json.loads(said)) == ["tuesday"]
         assert run(monkeypatch, capsys, "rm", "tuesday")[0] == 2
         store.release_lease(fence)
+        _, said = run(monkeypatch, capsys, "ls", "--json")
+        assert json.loads(said)["tuesday"]["holder"] is None
+        _, said = run(monkeypatch, capsys, "inspect", "tuesday")
+        assert "holder      none\n" in said
         assert run(monkeypatch, capsys, "rm", "tuesday") == (0, "removed tuesday\n")
         status, said = run(monkeypatch, capsys, "inspect", "tuesday")
         assert status == 2
