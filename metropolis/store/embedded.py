@@ -18,17 +18,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Literal
 from weakref import WeakSet
 
+import redis
+
+from metropolis.addresses import shown
 from metropolis.durable import write_atomically
 from metropolis.store import seals
-from metropolis.store.base import StoreError, StoreUnavailableError
+from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.connect import EMBEDDED_SUFFIX
 from metropolis.store.files import check_files, open_private, read_private
+from metropolis.store.redis import RedisStore
 from metropolis.store.server import RedisServer
 
 START_S = 60.0
@@ -83,6 +88,20 @@ class EmbeddedServer(RedisServer):
             raise
         _owned.add(self)
 
+    def store(self, run: str) -> Store:
+        """See Server."""
+        return _OwnedStore(self, run)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server has ended by itself; nothing but `restart` starts it again."""
+        return self._watch is not None and self._watch.poll() is not None
+
+    @property
+    def log(self) -> Path:
+        """The server's log."""
+        return (self._folder or self._sockets).absolute() / "server.log"
+
     def restart(self) -> None:
         """Stop the server if it runs, and start it again at the same address."""
         self._stop()
@@ -132,7 +151,7 @@ class EmbeddedServer(RedisServer):
             "unixsocket": str(self._sockets / "socket"),
             "unixsocketperm": "700",
             "dir": str(self._folder or self._sockets),
-            "logfile": str((self._folder or self._sockets).absolute() / "server.log"),
+            "logfile": str(self.log),
             "save": "",
             "appendonly": "yes" if kept else "no",
             "appendfsync": self._fsync,
@@ -175,11 +194,10 @@ class EmbeddedServer(RedisServer):
             time.sleep(_POLL_S)
 
     def _last_log_line(self) -> str:
-        log = (self._folder or self._sockets) / "server.log"
-        if not log.exists():
+        if not self.log.exists():
             return "it left no log"
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - LOG_BYTES))
             lines = file.read(LOG_BYTES).decode(errors="replace").splitlines()
         return lines[-1] if lines else "it left no log"
 
@@ -201,6 +219,28 @@ class EmbeddedServer(RedisServer):
         """Close the pipe in a forked child: only the owner keeps a server alive."""
         if self._watch is not None and self._watch.stdin is not None:
             self._watch.stdin.close()
+
+
+class _OwnedStore(RedisStore):
+    """Fails at once when the server has ended: other servers may come back."""
+
+    def __init__(self, server: EmbeddedServer, run: str) -> None:
+        super().__init__(server.client, server.url, run)
+        self._server = server
+
+    @contextmanager
+    def store_errors(self) -> Iterator[None]:
+        """See RedisStore."""
+        with super().store_errors():
+            try:
+                yield
+            except (redis.ConnectionError, redis.TimeoutError):
+                if not self._server.has_ended:
+                    raise
+                raise StoreError(
+                    f"{shown(self.url)}: the embedded server has ended, perhaps because its disk "
+                    f"is full or it was killed; {self._server.log} may say why"
+                ) from None
 
 
 def address_of(folder: Path) -> str | None:

@@ -20,6 +20,7 @@ from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.client import Client
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
+from metropolis.store.base import StoreError
 from metropolis.store.embedded import EmbeddedServer
 from tests.runtime.walkers import Meadow, Walker
 
@@ -114,3 +115,18 @@ def test_a_store_is_started_again_under_a_run(
                 back.start()
         back.join()
         assert run.result().history_sha256 == expected.history_sha256
+
+
+@pytest.mark.parametrize("how", [{"workers": 2}, {"mode": "optimistic"}])
+def test_a_run_ends_at_once_with_its_own_store_server(
+    model: Model, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    expected = whole(model)
+    out = tmp_path / "it"
+    run = simulation(model, 60, out=out, store="embedded", **how)
+    with pytest.raises(StoreError, match=r"the embedded server has ended, .*server\.log may say"):  # noqa: PT012
+        for record in run.steps(STEPS):
+            if record.step == AWAY_AT:
+                os.kill(run._stored._server.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    result = simulation(model, 60, out=out, resume=True).run(STEPS)
+    assert result.history_sha256 == expected.history_sha256
