@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
@@ -26,6 +28,26 @@ TIMEOUT_S = 10.0
 """A server that is silent this long is considered gone."""
 RETRIES = 2
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
+PERMISSIONS = (
+    "the user needs the keys ~metropolis:* and the commands +@all -@admin -@dangerous +info"
+)
+_NOT_PERMITTED = "The user executing the script can't", "ACL failure in script"
+"""How the errors of scripts begin: Redis, Valkey."""
+_OPTIONS = frozenset(
+    (
+        "client_name",
+        "db",
+        "health_check_interval",
+        "max_connections",
+        "password",
+        "retry_on_timeout",
+        "socket_connect_timeout",
+        "socket_timeout",
+        "username",
+    )
+)
+"""Options of redis-py that an address may have; others determine the form of replies, or need
+objects."""
 EMBEDDED_SUFFIX = "#embedded"
 """Suffix of an embedded server's address; it has no password, since its socket is private."""
 
@@ -48,6 +70,7 @@ def connect(url: str) -> Client:
             retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1), RETRIES),
             **connection_options(url),
         )
+        _check(url)
     except ValueError as error:
         why = "" if "@" in url else f" ({error})"  # may quote a part of the password
         raise StoreError(
@@ -67,6 +90,28 @@ def connect(url: str) -> Client:
         client.close()
         raise StoreError(f"{shown(url)}: {reason}")
     return client
+
+
+def _check(url: str) -> None:
+    """Raise StoreError if `url` has options of no use, or no number as its database.
+
+    It is not repeated: a mistyped password may be a part of it.
+    """
+    parts, known = urlsplit(url), _OPTIONS
+    if parts.scheme != "unix":
+        known |= {"socket_keepalive"}
+    if parts.scheme == "rediss":
+        known |= {name for name in signature(redis.SSLConnection).parameters if "ssl_" in name}
+    if parse_qs(parts.query).keys() - known:
+        raise StoreError(
+            f"{shown(url)}: the options of the address should be of {', '.join(sorted(known))}"
+        )
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        raise StoreError(
+            f"{shown(url)}: the address should end with the number of a database, like "
+            "redis://localhost:6379/0"
+        )
 
 
 def reason_unsuitable(about: Mapping[str, Any]) -> str | None:
@@ -107,10 +152,12 @@ def store_errors(url: str) -> Iterator[None]:
     """Convert redis-py's exceptions to StoreErrors that name `url` without its password."""
     try:
         yield
-    except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+    except redis.AuthenticationError as error:
         raise StoreError(
             f"{shown(url)}: the server refuses this user ({error}); give the password in {PASSWORD}"
         ) from None
+    except redis.exceptions.NoPermissionError as error:
+        raise StoreError(f"{shown(url)}: {error}; {PERMISSIONS}") from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         advice = "start it, or name another one"
         if url.endswith(EMBEDDED_SUFFIX):
@@ -123,4 +170,5 @@ def store_errors(url: str) -> Iterator[None]:
             f"{shown(url)}: the store's memory is full ({error}); raise its maxmemory"
         ) from None
     except redis.ResponseError as error:
-        raise StoreError(f"{shown(url)}: the store refuses: {error}") from None
+        advice = f"; {PERMISSIONS}" if str(error).startswith(_NOT_PERMITTED) else ""
+        raise StoreError(f"{shown(url)}: the store refuses: {error}{advice}") from None

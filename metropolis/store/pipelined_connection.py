@@ -27,9 +27,8 @@ class PipelinedConnection:
     """Connects on the first command; after a failure, reconnects on the next one."""
 
     def __init__(self, url: str) -> None:
-        self._pool: Any = ConnectionPool.from_url(
-            url, socket_timeout=None, **connection_options(url)
-        )
+        self._pool: Any = ConnectionPool.from_url(url, **connection_options(url))
+        self._pool.connection_kwargs["socket_timeout"] = None  # replies may wait: see _watch
         self._unsent: list[tuple[tuple[Any, ...], Reply]] = []
         self._sent: deque[Reply] = deque()
         self._more = asyncio.Event()

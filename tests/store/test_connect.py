@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -119,6 +120,61 @@ def test_a_password_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("METROPOLIS_STORE_PASSWORD", "hunter2")
         with RedisServer(url) as server:
             assert server.runs() == []
+
+
+PERMITTED = "~metropolis:* +@all -@admin -@dangerous +info"
+
+
+@pytest.mark.parametrize("binary", [None, REDIS])
+def test_a_user_with_few_permissions(tmp_path: Path, binary: str | None) -> None:
+    for rules, refused in (
+        (PERMITTED, None),
+        (f"{PERMITTED} -evalsha", "evalsha"),
+        (f"{PERMITTED} -time", "script"),
+        (PERMITTED.replace("metropolis", "other"), "key"),
+    ):
+        user = f"--user me on >secret {rules}".split()
+        with (
+            served(tmp_path, *user, binary=binary) as port,
+            RedisServer(f"redis://me:secret@127.0.0.1:{port}") as server,
+        ):
+            if refused is None:
+                check_store(server)
+                continue
+            with pytest.raises(StoreError, match=rf"{refused}.*; the user needs the keys .*\+info"):
+                begin(server.store("run"), 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "sentence"),
+    [
+        ("?foo=1", r"the options of the address should be of client_name, db, .*, username"),
+        ("?protocol=3", r"the options of the address should be of"),
+        ("?decode_responses=true", r"the options of the address should be of"),
+        ("?ssl_ca_certs=file", r"the options of the address should be of"),
+        ("/first", "should end with the number of a database"),
+        ("/0/sec@ret", "should end with the number of a database"),
+    ],
+)
+def test_an_address_with_options_of_no_use(end: str, sentence: str) -> None:
+    with pytest.raises(StoreError, match=sentence) as refused:
+        RedisServer(f"redis://127.0.0.1:1{end}")
+    assert "sec" not in str(refused.value)
+
+
+def test_a_short_time_out_of_an_address_is_not_that_of_waiting_calls(tmp_path: Path) -> None:
+    with (
+        served(tmp_path) as port,
+        RedisServer(f"redis://127.0.0.1:{port}?socket_timeout=0.1") as server,
+    ):
+        begin(server.store("run"), 1)
+
+        async def wait() -> None:
+            store = server.store("run").async_store()
+            assert await store.acknowledgements("0", 0.25) == []
+            await store.close()
+
+        asyncio.run(wait())
 
 
 def test_a_password_is_not_for_a_server_of_our_own(
