@@ -82,6 +82,7 @@ def test_metrics_are_those_of_the_run(port: int, mode: str) -> None:
             ("calls_total", usage.calls),
             ("prompt_tokens_total", usage.prompt_tokens),
             ("output_tokens_total", usage.output_tokens),
+            ("lost_tokens_total", usage.lost_tokens),
             ("cost_total", usage.cost),
             ("reused_calls_total", usage.reused),
         ):

@@ -42,7 +42,8 @@ _BY_FUNCTION = (
     ("failed_calls", "Calls that ended in an error.", "failures"),
     ("prompt_tokens", "Prompt tokens of answered calls.", "prompt_tokens"),
     ("output_tokens", "Output tokens of answered calls.", "output_tokens"),
-    ("cost", "Cost of calls, in the currency of the prices.", "cost"),
+    ("lost_tokens", "Tokens, at most, of attempts without a usable answer.", "lost_tokens"),
+    ("cost", "Cost of answers and lost tokens, in the currency of the prices.", "cost"),
 )
 """Name, meaning and field of `Usage`."""
 
