@@ -64,23 +64,22 @@ def open_server(address: str, *, attach: bool = False) -> Server:
     if kind != "embedded":
         return RedisServer(address)
     folder = Path(rest) if rest else None
-    if not attach:
-        try:
-            return EmbeddedServer(folder)
-        except OSError as error:
-            raise StoreError(
-                f"no store can be kept at {address}: {error.strerror} ({error.filename}); name "
-                "another folder"
-            ) from None
-    if folder is None:
+    if attach and folder is None:
         raise StoreError("embedded alone is a new store without a run; name embedded:FOLDER")
-    running = address_of(folder)
-    if running is None:
+    if attach and folder is not None:
+        running = address_of(folder)
+        if running is None:
+            raise StoreError(
+                f"{folder}: holds no store; name the folder of one, as embedded:runs/NAME/store "
+                "for a run's own"
+            )
+        if is_served(folder):  # otherwise a copy of the folder may name the original's server
+            with suppress(StoreUnavailableError):  # it has just ended
+                return RedisServer(running)
+    try:
+        return EmbeddedServer(folder)
+    except OSError as error:
         raise StoreError(
-            f"{folder}: holds no store; name the folder of one, as embedded:runs/NAME/store for a "
-            "run's own"
-        )
-    if is_served(folder):  # otherwise a copy of the folder may name the original's server
-        with suppress(StoreUnavailableError):  # it has just ended
-            return RedisServer(running)
-    return EmbeddedServer(folder)
+            f"no store can be kept at {address}: {error.strerror} ({error.filename}); name "
+            "another folder"
+        ) from None

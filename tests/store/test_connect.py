@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shutil
@@ -185,6 +186,21 @@ def test_a_password_is_not_for_a_server_of_our_own(
         begin(server.store("run"), 1)
         with open_server(f"embedded:{tmp_path}", attach=True) as again:
             assert "run" in again.runs()
+
+
+@pytest.mark.parametrize("attach", [False, True])
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attach: bool
+) -> None:
+    with open_server(f"embedded:{tmp_path}") as server:
+        begin(server.store("run"), 1)
+
+    def lock(folder: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", f"{folder / 'lock'}")
+
+    monkeypatch.setattr("metropolis.store.embedded._lock", lock)
+    with pytest.raises(StoreError, match=rf"embedded:{tmp_path}: Read-only file system"):
+        open_server(f"embedded:{tmp_path}", attach=attach)
 
 
 @pytest.mark.parametrize("address", ["redis://127.0.0.1:{port}", "unix://socket", "\x1b[2J", ""])
