@@ -84,7 +84,8 @@ def versioned(
             f"the joint radius {joint:g} exceeds {block:g}, "
             "the larger of the perception radius and twice the velocity"
         )
-    return Rule(max(2 * max_velocity + ROUNDING, joint), block + ROUNDING)
+    couple = block if math.isinf(block) else max(2 * max_velocity + ROUNDING, joint)
+    return Rule(couple, block + ROUNDING)
 
 
 def lockstep(

@@ -225,13 +225,16 @@ def test_an_action_that_cannot_be_copied_gets_a_sentence() -> None:
         history(Field(), ActsByLock)
 
 
-def test_an_infinite_radius_gets_a_sentence() -> None:
+@pytest.mark.parametrize("joint", [None, 0, 2, inf])
+def test_with_an_infinite_radius_all_wait_for_all(joint: float | None) -> None:
     class Omniscient(Field):
         perception_radius = inf
-        joint_radius = inf  # type: ignore[assignment]
+        joint_radius = joint  # type: ignore[assignment]
 
     with pytest.raises(MetropolisError, match="the world's perception_radius is infinite"):
         history(Omniscient())
+    in_lockstep = history(Omniscient(), mode="lockstep")
+    assert history(Omniscient(), mode="out_of_order") == in_lockstep
 
 
 def test_a_new_name_gets_a_sentence() -> None:
