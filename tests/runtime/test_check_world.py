@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from metropolis.runtime.checks.check_world import findings
 from metropolis.world.digest import digest, mutable_parts
 from metropolis.world.scenario import make_scenario, scenario_names
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
-from tests.world.planted import PLANTED, DrawsInReset, Yard, yard
+from tests.world.planted import PLANTED, WALKS, DrawsInReset, Yard, each, yard
+from tests.world.planted import Walker as YardWalker
 
 INSTALLED = [name for name in scenario_names() if find_spec(f"metropolis.worlds.{name}")]
 
@@ -65,6 +67,36 @@ def test_a_schedule_that_breaks_a_world_is_found() -> None:
     assert re.fullmatch(
         r"seed 0, out of order \(versioned, schedule \d\) differs from lockstep: "
         r"step \d+, the (action of|entity) .* is .* instead of .*",
+        finding.sentence,
+    )
+
+
+@dataclass
+class Counting(YardWalker):
+    counts: set[int] = field(default_factory=set)
+    places: list[tuple[str, frozenset[str]]] = field(default_factory=list)
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        self.counts.add(len(self.counts))
+        self.places.append(("yard", frozenset(observation["near"])))
+        return WALKS[self.by(self.counts) % 5]
+
+    def by(self, counts: set[int]) -> int:
+        return sorted(counts)[-1]
+
+
+@dataclass
+class ByOrder(Counting):
+    def by(self, counts: set[int]) -> int:
+        return list(counts)[-1]
+
+
+def test_agents_that_go_by_the_order_of_a_set_are_found() -> None:
+    assert findings(lambda: yard(agents=each(Counting)), seeds=[0]) == []
+    (finding,) = findings(lambda: yard(agents=each(ByOrder)), seeds=[0])
+    assert re.fullmatch(
+        r"seed 0, a run resumed at step 15 with agents whose sets have another order differs from "
+        r"lockstep: step \d+, the action of .*; sort sets before their order matters",
         finding.sentence,
     )
 

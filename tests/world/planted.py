@@ -183,17 +183,6 @@ class Forgetful(Walker):
 
 
 @dataclass
-class Counting(Walker):
-    counts: set[int] = field(default_factory=set)
-    places: list[tuple[str, frozenset[str]]] = field(default_factory=list)
-
-    async def proceed(self, observation: Any, llm: Any) -> Any:
-        self.counts.add(len(self.counts))
-        self.places.append(("yard", frozenset(observation["near"])))
-        return WALKS[list(self.counts)[-1] % 5]
-
-
-@dataclass
 class Unsaveable(Walker):
     thing: Any = field(default_factory=object)
 
@@ -380,13 +369,6 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         "saving",
         r"seed 0, a run saved and resumed at step 15 differs from lockstep: step \d+, the action "
         "of .*; an agent keeps something that is not saved",
-    ),
-    "goes by the order of a set": (
-        Yard,
-        each(Counting),
-        "saving",
-        r"seed 0, a run resumed at step 15 with agents whose sets have another order differs from "
-        r"lockstep: step \d+, the action of .*; sort sets before their order matters",
     ),
     "cannot be saved": (
         Yard,
