@@ -306,13 +306,18 @@ class LocalWorker:
 
         `resolving` is what `World.resolve` has returned, if it has been called.
         """
-        with self._resolving(cluster):
+        with self._resolving(cluster) as invocation:
             if resolving is None:
                 resolving = self._world.resolve(cluster)
             if resolving is not None:
                 if not isinstance(resolving, Awaitable):
                     raise MetropolisError(f"it returned {cut(resolving)}; it should return None")
                 await resolving
+            if invocation.inner:
+                raise MetropolisError(
+                    "it returned before the answer to a question; it should wait for its tasks"
+                )
+        cluster.complete()  # other clusters of the step may still wait, and tasks run meanwhile
 
     def _resolving(self, cluster: Transaction) -> Invocation:
         names, world = [member.name for member in cluster], self._world

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -202,6 +203,43 @@ def test_members_act_in_their_step_only(mode: str, act: Callable[[Any], None]) -
 
     with pytest.raises(MetropolisError, match=r"step 0, .* acts after its step; World\.resolve"):
         Simulation(Keeps(), people(), mode=mode).run(3)
+
+
+@pytest.mark.parametrize("mode", ["lockstep", "out_of_order", "optimistic"])
+def test_the_world_waits_for_the_answers_to_its_questions(mode: str) -> None:
+    @dataclass
+    class Answers(Person):
+        async def answer(self, question: Any, llm: Any) -> Any:
+            return (await llm.chat(question)).text
+
+    class Leaves(Room):
+        async def resolve(self, cluster: Any) -> None:
+            for member in cluster:
+                asyncio.create_task(member.ask(member.name, "well?"))  # noqa: RUF006
+            await asyncio.sleep(0)
+
+    with pytest.raises(MetropolisError, match="it returned before the answer to a question; it"):
+        Simulation(Leaves(), people(Answers), mode=mode).run(3)
+
+
+def test_tasks_that_the_world_does_not_wait_for_do_not_act() -> None:
+    class Waits(Room):
+        def reset(self, **options: Any) -> Sequence[Entity]:
+            return [Entity(name, (9 * i, 0), "agent") for i, name in enumerate(("ann", "bob"))]
+
+        async def resolve(self, cluster: Any) -> None:
+            async def act(member: Any) -> None:
+                member.emit("late")
+
+            for member in cluster:
+                if member.name == "ann":
+                    asyncio.create_task(act(member))  # noqa: RUF006
+                else:
+                    await asyncio.sleep(0.01)
+
+    found = [Simulation(Waits(), people(), mode=mode) for mode in ("lockstep", "out_of_order")]
+    lockstep, out_of_order = (simulation.run(3).history_sha256 for simulation in found)
+    assert lockstep == out_of_order
 
 
 @pytest.mark.parametrize("out", [None, "run"])
