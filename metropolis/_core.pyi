@@ -336,7 +336,7 @@ class Simulated(TypedDict):
 
     instance: npt.NDArray[np.int32]
     generated_tokens: npt.NDArray[np.int32]
-    """By the end; 0 for a request that was preempted and has not resumed."""
+    """By the end; also those of a request that waits after a preemption."""
     busy_sim_s: float
     preemptions: int
 

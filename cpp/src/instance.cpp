@@ -295,6 +295,10 @@ std::vector<Progress> InstancePool::progress(std::int32_t instance) const {
   return impl_->engine(instance).progress(impl_->now_sim_s);
 }
 
+std::vector<Progress> InstancePool::preempted(std::int32_t instance) const {
+  return impl_->engine(instance).preempted();
+}
+
 InstanceStatus InstancePool::status(std::int32_t instance) const {
   return impl_->engine(instance).status(impl_->now_sim_s);
 }

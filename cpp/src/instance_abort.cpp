@@ -93,6 +93,15 @@ std::vector<Progress> Engine::progress(double now_sim_s) const {
   return out;
 }
 
+std::vector<Progress> Engine::preempted() const {
+  std::vector<Progress> out;
+  waiting_.for_each([&](Slot slot) {
+    const Sequence& sequence = slab_[slot];
+    if (sequence.generated_tokens > 0) out.push_back({sequence.rank.id, sequence.generated_tokens});
+  });
+  return out;
+}
+
 std::int64_t Engine::sequence_tokens(double now_sim_s) const {
   std::int64_t tokens = 0;
   for (const Progress& one : progress(now_sim_s)) {

@@ -87,6 +87,7 @@ class Engine {
   double busy_sim_s(double now_sim_s) const;
   std::int64_t preemptions() const { return preemptions_; }
   std::vector<Progress> progress(double now_sim_s) const;
+  std::vector<Progress> preempted() const;
   InstanceStatus status(double now_sim_s) const;
   std::int64_t cached_tokens(const std::vector<Segment>& prefix, double now_sim_s) const;
 

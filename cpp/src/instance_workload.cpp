@@ -157,8 +157,10 @@ class Run {
     for (std::int32_t i = 0; i < instances_; ++i) {
       result_.busy_sim_s += pool_.busy_sim_s(i);
       if (pool_.outstanding() == 0) continue;
-      for (const Progress& each : pool_.progress(i)) {
-        result_.generated_tokens[static_cast<std::size_t>(each.id)] = each.output_tokens;
+      for (const auto& begun : {pool_.progress(i), pool_.preempted(i)}) {
+        for (const Progress& each : begun) {
+          result_.generated_tokens[static_cast<std::size_t>(each.id)] = each.output_tokens;
+        }
       }
     }
     result_.preemptions = pool_.preemptions();

@@ -13,7 +13,7 @@ from metropolis._core import Profile, Request, simulate
 from metropolis.sim.reference import ReferencePool
 
 PROFILE = Profile(
-    w_ms=3.0, g_ms=0.05, h_ms=1.0, b_ms=0.01, k_ms=0.001, kv_capacity_tokens=160,
+    w_ms=3.0, g_ms=0.05, h_ms=1.0, b_ms=0.01, k_ms=0.001, kv_capacity_tokens=64,
     block_tokens=4, max_sequences=4, chunk_tokens=32,
 )  # fmt: skip
 ROWS = st.lists(
@@ -68,9 +68,19 @@ def by_reference(
             del waiting[row]
     if until_sim_s < inf:
         pool.advance(until_sim_s)
-        for instance in range(instances):
-            for id, tokens in pool.progress(instance).items():
-                found["generated_tokens"][id] = tokens
+        running = {
+            id: tokens
+            for instance in range(instances)
+            for id, tokens in pool.progress(instance).items()
+        }
+        left = (found["submitted_sim_s"] < inf) & (found["last_token_sim_s"] == inf)
+        for id in np.flatnonzero(left).tolist():
+            if id not in running:
+                pool.abort(id, until_sim_s)
+        for each in pool.advance(until_sim_s):  # those that wait left with their tokens
+            running[each.id] = each.output_tokens
+        for id, tokens in running.items():
+            found["generated_tokens"][id] = tokens
     return found
 
 
@@ -85,6 +95,19 @@ def test_parents_and_an_early_end(
     for name, column in expected.items():
         assert result[name].tolist() == column.tolist(), name  # type: ignore[literal-required]
     assert ((result["instance"] < 0) == (result["last_token_sim_s"] == inf)).all()
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(5, 20)), min_size=2, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_a_request_loses_no_tokens(rows: list[tuple[int, int]]) -> None:
+    """Whether it runs, or waits after a preemption."""
+    before = np.zeros(len(rows), dtype=int)
+    for until_sim_s in np.arange(0.0, 0.25, 0.004).tolist():
+        arrival_sim_s = np.zeros(len(rows))
+        result = simulate(PROFILE, arrival_sim_s, *zip(*rows, strict=True), until_sim_s=until_sim_s)
+        now = result["generated_tokens"]
+        assert (before <= now).all()
+        before = now
 
 
 def test_bad_columns_are_refused() -> None:

@@ -164,12 +164,14 @@ class InstancePool {
 
   std::int64_t outstanding() const;
 
-  // Time spent in iterations so far. This and the next two throw std::invalid_argument on an
+  // Time spent in iterations so far. This and the next three throw std::invalid_argument on an
   // unknown instance.
   double busy_sim_s(std::int32_t instance) const;
 
   // The running sequences and their progress at the pool's current time.
   std::vector<Progress> progress(std::int32_t instance) const;
+  // The waiting sequences that have tokens, since they were preempted.
+  std::vector<Progress> preempted(std::int32_t instance) const;
   InstanceStatus status(std::int32_t instance) const;
 
   // The leading tokens of `prefix` that the instance's prefix cache holds at the pool's current

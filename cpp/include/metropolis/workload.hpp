@@ -35,7 +35,7 @@ struct WorkloadResult {
   std::vector<double> first_token_sim_s;
   std::vector<double> last_token_sim_s;
   std::vector<std::int32_t> instance;          // -1: not completed
-  std::vector<std::int32_t> generated_tokens;  // by the end; 0 for one preempted and not resumed
+  std::vector<std::int32_t> generated_tokens;  // by the end
   double busy_sim_s = 0;                       // sum over instances
   std::int64_t preemptions = 0;
 };
