@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -88,7 +89,7 @@ def read_items(path: Path) -> tuple[Item, ...]:
     Raises ApplicationError that names the line.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().removeprefix(BOM_UTF8).splitlines()
     except OSError as error:
         raise ApplicationError(f"{path} cannot be read: {error.strerror}") from error
     items, numbers = [], dict[str, int]()

@@ -275,6 +275,12 @@ LINES = {
 }
 
 
+def test_items_after_a_byte_order_mark(folder: Path) -> None:
+    (folder / "items.jsonl").write_text('{"key": "a", "text": "x"}\n', encoding="utf-8-sig")
+    (item,) = items(folder, 'file = "items.jsonl"')
+    assert (item.key, item.parts) == ("a", ("x",))
+
+
 @pytest.mark.parametrize("line", LINES)
 def test_a_bad_line_is_named(folder: Path, line: str) -> None:
     (folder / "items.jsonl").write_text('{"key": "a", "text": "x"}\n' + line)
