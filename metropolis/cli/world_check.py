@@ -37,5 +37,5 @@ def check_command(name: str, agents: int | None, seeds: int, steps: int, schedul
         raise SystemExit(1)
     click.echo(
         f"nothing found in {steps} steps for {seeds} seeds: lockstep four times, once with other "
-        f"hashes of texts, {schedules} random schedules under each rule, and once saved and resumed"
+        f"hashes of texts, {schedules} random schedules under each rule, and saved and resumed"
     )
