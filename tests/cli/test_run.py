@@ -212,9 +212,11 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
     assert 0 < stopped["steps"] < STEPS
     assert stopped["makespan_note"] == "including steps that are not in the history"
     journal = Path("here/journal.jsonl").read_text().splitlines()[1:]
-    answers = [json.loads(line)["is"]["completion"] for line in journal]
-    prompt = sum(answer["prompt_tokens"] for answer in answers)
-    output = sum(answer["output_tokens"] for answer in answers)
+    lines = [json.loads(line)["is"] for line in journal]
+    answers = [line["completion"] for line in lines if "completion" in line]
+    lost = [line["lost"] for line in lines if "lost" in line]  # cancelled at the end
+    prompt = sum(answer["prompt_tokens"] for answer in answers) + sum(one[0] for one in lost)
+    output = sum(answer["output_tokens"] for answer in answers) + sum(one[1] for one in lost)
     if budget[0] == "--max-tokens":
         assert prompt + output <= 5000
     else:
