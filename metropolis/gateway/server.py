@@ -174,8 +174,8 @@ class Server:
         except ConnectionError:
             return web.Response(status=CLIENT_CLOSED)  # the client disconnected; it is not sent
         except web.HTTPException as error:
-            retry_after = error.headers.get("Retry-After")
-            headers = None if retry_after is None else {"Retry-After": retry_after}
+            kept = ("Retry-After", "Allow")
+            headers = {name: error.headers[name] for name in kept if name in error.headers}
             sentence = f"{request.method} {request.path}: {error.reason}"
             return error_response(error.status, sentence, headers)
 
