@@ -100,7 +100,6 @@ class ClusterSteps:
             for name, action in part.actions.items():
                 actions[name] = None if action is None else copied(action)
             effects.append(ClusterEffects.of(cluster))
-            cluster.complete()
             cluster.end()
             for llm in part.llms.values():
                 llm.end()

@@ -200,6 +200,8 @@ class LocalWorker:
                 part.cluster = self._transaction(part, state)
                 invocation.switch(list(members), resolve, world)
                 part.resolving = resolve(part.cluster)
+                if part.resolving is None:
+                    part.cluster.complete()
         return part
 
     def _has_routine(self, agent: Agent) -> bool:
@@ -299,7 +301,10 @@ class LocalWorker:
     def begin_to_resolve(self, cluster: Transaction) -> Awaitable[None] | None:
         """Let the world turn the actions of `cluster` into writes; returns what is left of it."""
         with self._resolving(cluster):
-            return self._world.resolve(cluster)
+            resolving = self._world.resolve(cluster)
+        if resolving is None:
+            cluster.complete()
+        return resolving
 
     async def resolve(self, cluster: Transaction, resolving: Awaitable[None] | None = None) -> None:
         """Let the world turn the actions of `cluster` into writes.
@@ -317,7 +322,7 @@ class LocalWorker:
                 raise MetropolisError(
                     "it returned before the answer to a question; it should wait for its tasks"
                 )
-        cluster.complete()  # other clusters of the step may still wait, and tasks run meanwhile
+        cluster.complete()
 
     def _resolving(self, cluster: Transaction) -> Invocation:
         names, world = [member.name for member in cluster], self._world

@@ -66,7 +66,10 @@ class Transaction:
         self._members.clear()
 
     def complete(self) -> None:
-        """Record that the writes are taken: further ones would vanish, and are refused."""
+        """Refuse further acts: the world has resolved the cluster.
+
+        Tasks that it has left behind may run while other clusters of the step wait.
+        """
         self._is_complete = True
 
 

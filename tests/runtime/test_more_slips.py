@@ -222,7 +222,8 @@ def test_the_world_waits_for_the_answers_to_its_questions(mode: str) -> None:
         Simulation(Leaves(), people(Answers), mode=mode).run(3)
 
 
-def test_tasks_that_the_world_does_not_wait_for_do_not_act() -> None:
+@pytest.mark.parametrize("is_async", [True, False])
+def test_tasks_that_the_world_does_not_wait_for_do_not_act(is_async: bool) -> None:
     class Waits(Room):
         def reset(self, **options: Any) -> Sequence[Entity]:
             return [Entity(name, (9 * i, 0), "agent") for i, name in enumerate(("ann", "bob"))]
@@ -237,7 +238,22 @@ def test_tasks_that_the_world_does_not_wait_for_do_not_act() -> None:
                 else:
                     await asyncio.sleep(0.01)
 
-    found = [Simulation(Waits(), people(), mode=mode) for mode in ("lockstep", "out_of_order")]
+    class Starts(Waits):
+        def resolve(self, cluster: Any) -> Any:
+            waiting = super().resolve(cluster)
+            if "bob" in cluster:
+                return waiting
+            with pytest.raises(StopIteration):
+                waiting.send(None)  # to its end: it waits for nothing
+            return None
+
+    @dataclass
+    class Routine(Person):
+        def routine(self, observation: Any) -> Any:
+            return None
+
+    world, kind = (Waits, Person) if is_async else (Starts, Routine)
+    found = [Simulation(world(), people(kind), mode=mode) for mode in ("lockstep", "out_of_order")]
     lockstep, out_of_order = (simulation.run(3).history_sha256 for simulation in found)
     assert lockstep == out_of_order
 

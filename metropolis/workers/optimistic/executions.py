@@ -198,7 +198,6 @@ class OneResolution:
         """Take the results of the resolved cluster, and the members' minds after the step."""
         cluster = self.cluster
         assert cluster is not None
-        cluster.complete()
         self.writes, self.events = cluster.writes, cluster.events
         self.effects = [ClusterEffects.of(cluster)]
         self.reads = {member.name: member.reads for member in cluster}
