@@ -27,9 +27,8 @@ class ServedModels:
 
     def set(self, instance: int, models: frozenset[str] | None) -> None:
         """`instance` serves `models`; None: any."""
-        if models != self.of[instance]:
-            self.of[instance] = models
-            self._index()
+        self.of[instance] = models
+        self._index()
 
     def serving(self, model: str | None) -> frozenset[int]:
         """The instances that serve `model`, maybe none; None: any model."""
