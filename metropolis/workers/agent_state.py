@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from metropolis.types import AgentId
 from metropolis.world.base import Agent
-from metropolis.world.parts import Changes, ChunkCache, Parts, changed_parts, from_parts
+from metropolis.world.parts import Changes, Parts, PartsCache, changed_parts, from_parts
 from metropolis.world.saved_check import Sample, check_saved
 from metropolis.world.saving import copy_of, restore, save_parts
 
@@ -26,7 +26,7 @@ class Minds:
         """Copies from before their first step here."""
         self._sample = Sample()
         self._stored: dict[AgentId, Parts] = {}
-        self._chunks: dict[AgentId, ChunkCache] = defaultdict(dict)
+        self._chunks: dict[AgentId, PartsCache] = defaultdict(PartsCache)
 
     def take(self, minds: Mapping[AgentId, Parts]) -> None:
         """Restore the agents' minds from a claim.

@@ -19,8 +19,8 @@ from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
 from metropolis.world.encoding import UNENCODABLE, first_unencodable
 from metropolis.world.parts import (
-    ChunkCache,
     Parts,
+    PartsCache,
     from_parts,
     to_json,
     to_parts,
@@ -74,7 +74,7 @@ def copy_of(agent: Agent, memo: dict[int, Any] | None = None) -> Agent:
         ) from error
 
 
-def save_parts(agent: Agent, cache: ChunkCache) -> dict[str, bytes]:
+def save_parts(agent: Agent, cache: PartsCache) -> dict[str, bytes]:
     """Like `save`, as JSON in parts; `cache` is that of `to_parts`.
 
     Raises MetropolisError if impossible.
@@ -109,7 +109,7 @@ def _state(agent: Agent) -> dict[str, Any]:
     return {name: getattr(agent, name) for name in _fields(type(agent), agent.name)}
 
 
-def restore_parts(agent: Agent, parts: Parts, cache: ChunkCache) -> None:
+def restore_parts(agent: Agent, parts: Parts, cache: PartsCache) -> None:
     """Like `restore`, from the result of `save_parts` with this `cache`: objects that cannot change
     are not made again.
     """

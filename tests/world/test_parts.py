@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.world.parts import (
     CHUNK,
-    ChunkCache,
+    PartsCache,
     apply_changes,
     changed_parts,
     from_parts,
@@ -78,7 +79,7 @@ def test_what_was_encoded_before_is_not_used_when_it_may_have_changed(data: st.D
         Fixed(i, [], (i,)) if i % 3 == 0 else [i] if i % 3 == 1 else i for i in range(3 * CHUNK)
     ]
     items += [Fixed(i, i) for i in range(2 * CHUNK)]  # type: ignore[arg-type]
-    encoded: ChunkCache = {}
+    encoded = PartsCache()
     for _ in range(data.draw(st.integers(1, 4))):
         assert to_parts({"a": items}, None, encoded) == to_parts({"a": items})
         which = data.draw(st.integers(0, len(items) - 1))
@@ -96,7 +97,7 @@ def test_what_was_encoded_before_is_not_used_when_it_may_have_changed(data: st.D
 
 def test_what_cannot_change_is_encoded_once() -> None:
     items = [Fixed(i, (), (i,)) for i in range(5 * CHUNK)]  # type: ignore[arg-type]
-    encoded: ChunkCache = {}
+    encoded = PartsCache()
     first = to_parts({"a": items}, None, encoded)
     items.append(Fixed(-1, (), ()))  # type: ignore[arg-type]
     second = to_parts({"a": items}, None, encoded)
@@ -108,8 +109,23 @@ def test_dataclasses_are_as_json_has_them() -> None:
     assert from_parts(to_parts(value)) == msgspec.json.decode(msgspec.json.encode(value))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {(1, 2): 3}, object()])
+BEYOND = 1 << 70
+"""An integer that JSON can hold and MessagePack cannot."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(float("nan"), float("inf"), "\ud800", {(1, 2): 3}, object()),
+        *([None, -float("inf")], {"a": [None, BEYOND, float("nan")]}, (None, np.float64("nan"))),
+    ],
+)
 @pytest.mark.parametrize("long", [False, True])
 def test_what_json_cannot_hold_is_refused(value: Any, long: bool) -> None:
     with pytest.raises((TypeError, ValueError)):
         to_parts({"a": [value] * (2 * CHUNK if long else 1)})
+
+
+@pytest.mark.parametrize("value", [[None, BEYOND], [None, "\xcb\x7f\xf8", 1.5], [None, -(2**62)]])
+def test_null_beside_other_values_is_none(value: Any) -> None:
+    assert from_parts(to_parts({"a": value})) == {"a": value}

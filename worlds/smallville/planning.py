@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from metropolis.llm.agent import LLM
@@ -50,7 +51,7 @@ async def begin_day(me: Resident, now_s: int, llm: LLM) -> None:
         start_s = hours[-1].end_s
         what = first_line(answer.text) or "resting"
         if _same(what, hours[-1].what):
-            hours[-1].end_s = number * DAY_S + (hour + 1) * HOUR_S
+            hours[-1] = replace(hours[-1], end_s=number * DAY_S + (hour + 1) * HOUR_S)
         else:
             hours.append(Task(what, start_s, number * DAY_S + (hour + 1) * HOUR_S))
     me.day.hours = hours
@@ -128,8 +129,7 @@ def tasks_of(text: str, start_s: int, end_s: int, otherwise: str) -> list[Task]:
             start_s = tasks[-1].end_s
     if not tasks:
         return [Task(otherwise, start_s, end_s)]
-    tasks[-1].end_s = end_s
-    return tasks
+    return [*tasks[:-1], replace(tasks[-1], end_s=end_s)]
 
 
 def lines_of(text: str) -> list[str]:

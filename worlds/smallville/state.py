@@ -11,7 +11,7 @@ MINUTE_S, HOUR_S = 60, 3600
 DAY_S = 24 * HOUR_S
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """A planned task, from `start_s` to `end_s` on the town's clock."""
 

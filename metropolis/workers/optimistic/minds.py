@@ -17,7 +17,7 @@ from typing import Any
 from metropolis.types import AgentId, MetropolisError, Position, Step
 from metropolis.workers.optimistic.digests import mind_digest
 from metropolis.world.base import Agent
-from metropolis.world.parts import ChunkCache, Parts, from_parts
+from metropolis.world.parts import Parts, PartsCache, from_parts
 from metropolis.world.saved_check import Sample, check_names, check_saved
 from metropolis.world.saving import (
     copies_of,
@@ -52,7 +52,7 @@ class Minds:
     def __init__(self, agents: Sequence[Agent], seed: int) -> None:
         """Raises MetropolisError if an agent cannot be copied or saved."""
         self._seed = seed
-        self._chunks: list[ChunkCache] = [{} for _ in agents]
+        self._chunks: list[PartsCache] = [PartsCache() for _ in agents]
         self._states, self._intents = Sample(), Sample()
         self._first = copies_of(agents)
         """Untouched by executions."""

@@ -156,7 +156,7 @@ def schedule_of(scratch: Fields, field: str) -> list[Task]:
         if end_s > start_s:
             tasks.append(Task(entry[0], start_s, end_s))
     if tasks:
-        tasks[-1].end_s = DAY_S
+        tasks[-1] = replace(tasks[-1], end_s=DAY_S)
     return tasks
 
 
