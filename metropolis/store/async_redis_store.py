@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -55,10 +56,9 @@ class AsyncRedisStore(AsyncStore):
     def __init__(self, store: CommandStore) -> None:
         super().__init__(store)
         self._redis = store
-        self._commands, self._blocking_commands = (
-            PipelinedConnection(store.url),
-            PipelinedConnection(store.url),
-        )
+        self._commands = PipelinedConnection(store.url)
+        self._blocking: list[PipelinedConnection] = []
+        """For commands that block, one at a time each: a server answers in order."""
 
     async def claims(
         self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
@@ -103,8 +103,7 @@ class AsyncRedisStore(AsyncStore):
 
     async def close(self) -> None:
         """See AsyncStore."""
-        await self._commands.close()
-        await self._blocking_commands.close()
+        await asyncio.gather(*(one.close() for one in (self._commands, *self._blocking)))
 
     async def _do(self, steps: commands.Call[T]) -> T:
         reply = None
@@ -114,13 +113,20 @@ class AsyncRedisStore(AsyncStore):
                 if isinstance(command, commands.Script):
                     reply = await self._run(command)
                 else:
-                    reply = await self._blocking_commands.ask(*command.arguments)
+                    reply = await self._idle_connection().ask(*command.arguments)
         except redis.RedisError:
             with self._redis.store_errors():
                 raise
         except StopIteration as end:
             found: T = end.value
             return found
+
+    def _idle_connection(self) -> PipelinedConnection:
+        for connection in self._blocking:
+            if connection.is_idle:
+                return connection
+        self._blocking.append(PipelinedConnection(self._redis.url))
+        return self._blocking[-1]
 
     async def _run(self, command: commands.Script) -> object:
         confirmed, prefix = self._redis.confirmed, self._redis.prefix

@@ -34,6 +34,11 @@ class PipelinedConnection:
         self._more = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no reply is pending."""
+        return not self._sent and not self._unsent
+
     async def ask(self, *command: Any) -> Any:
         """Return the reply to `command`; raises redis-py's exceptions."""
         loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -107,6 +108,33 @@ def test_who_waits_is_told(
     for step in range(3):
         asyncio.run(told(step))
     server.remove(name)
+
+
+def test_waits_do_not_hold_up_one_another(
+    run: tuple[Store, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "WAIT_S", 60.0)
+    store, fence = run
+
+    async def steps() -> None:
+        async_store = store.async_store()
+        claims = {
+            asyncio.ensure_future(async_store.claims(name, LEASE_S, 60.0, most=1, own=True))
+            for name in ("one", "two")
+        }
+        acknowledged = asyncio.ensure_future(async_store.acknowledgements("0", 60.0))
+        async with asyncio.timeout(30):
+            for agent in range(2):
+                await asyncio.sleep(0.05)  # the calls wait for the server
+                await async_store.dispatch(fence, [Dispatch(0, (agent,))], {}, 0)
+                (ended, *_), claims = await asyncio.wait(claims, return_when=FIRST_COMPLETED)
+                (claim,) = ended.result()
+                assert await async_store.commit(claim, execution_of(claim))
+                (first,) = await acknowledged
+                assert first.execution.agents == (0,)
+        await async_store.close()
+
+    asyncio.run(steps())
 
 
 def test_what_is_asked_at_the_same_moment_goes_out_together(
