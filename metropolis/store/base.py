@@ -14,7 +14,6 @@ presumed dead does no harm. All times are the store's, so clocks may differ.
 
 The stored data grows with the number of agents and their spread in steps, not with the number of
 steps: `Store.collect` drops what no client can request. Stores outside this process keep JSON.
-
 `metropolis.store.check.check_store` checks whether an implementation conforms.
 """
 
@@ -24,6 +23,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -33,6 +33,7 @@ from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
+from metropolis.store.waiting_threads import WaitingThreads
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
 
@@ -168,7 +169,6 @@ class Store(ABC):
 
         The steps below an agent's `ahead.until` need no dispatch: each commit dispatches the next
         one. A lookahead is binding: a shorter one does not replace it.
-
         Clusters that are dispatched or committed already stay as they are. A cluster removes its
         members from clusters they were dispatched in before, so the last controller wins; no agent
         is in two of `clusters`.
@@ -326,15 +326,14 @@ class AsyncStore:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store, self._threads = store, WaitingThreads()
 
     async def claims(
         self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
     ) -> list[Claim]:
         """See Store."""
-        return await asyncio.to_thread(
-            self._store.claims, worker, lease_s, wait_s, most=most, own=own
-        )
+        call = partial(self._store.claims, worker, lease_s, wait_s, most=most, own=own)
+        return await self._threads.run(call)
 
     async def keep_answer(self, key: Key, completion: Completion, buyer: str) -> None:
         """See Store."""
@@ -354,7 +353,7 @@ class AsyncStore:
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""
-        return await asyncio.to_thread(self._store.acknowledgements, after, wait_s)
+        return await self._threads.run(partial(self._store.acknowledgements, after, wait_s))
 
     async def dispatch(
         self,
@@ -372,6 +371,7 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Close the connections; the next call reopens them."""
+        self._threads.close()
 
 
 class Server(ABC):

@@ -13,7 +13,14 @@ import pytest
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store import commands, pipelined_connection
-from metropolis.store.base import FencedOutError, Server, Store, StoreError, StoreUnavailableError
+from metropolis.store.base import (
+    AsyncStore,
+    FencedOutError,
+    Server,
+    Store,
+    StoreError,
+    StoreUnavailableError,
+)
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.memory import MemoryServer
 from metropolis.store.pipelined_connection import PipelinedConnection
@@ -132,6 +139,27 @@ def test_waits_do_not_hold_up_one_another(
                 assert await async_store.commit(claim, execution_of(claim))
                 (first,) = await acknowledged
                 assert first.execution.agents == (0,)
+        await async_store.close()
+
+    asyncio.run(steps())
+
+
+def test_more_waits_than_threads_of_the_event_loop_hold_up_nothing() -> None:
+    store = MemoryServer().store("run")
+    workers = 40  # asyncio has at most 32 threads
+    fence = begin(store, workers)
+
+    async def steps() -> None:
+        async_store = AsyncStore(store)
+        claims = [
+            asyncio.ensure_future(async_store.claims(name, LEASE_S, 5.0, most=1, own=True))
+            for name in map(str, range(workers))
+        ]
+        await asyncio.sleep(0)  # they are asked before the dispatch
+        clusters = [Dispatch(0, (agent,)) for agent in range(workers)]
+        await async_store.dispatch(fence, clusters, {}, 0)
+        found = [claim.agents for each in await asyncio.gather(*claims) for claim in each]
+        assert sorted(found) == [cluster.agents for cluster in clusters]
         await async_store.close()
 
     asyncio.run(steps())
