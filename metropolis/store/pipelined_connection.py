@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from typing import Any
 
 import redis
@@ -50,15 +49,14 @@ class PipelinedConnection:
         return await reply
 
     async def close(self) -> None:
-        """Close the connection, after the pending commands."""
-        if self._serving is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await asyncio.gather(
-                        *self._sent, *(reply for _, reply in self._unsent), return_exceptions=True
-                    )
-            self._serving.cancel()
-            await asyncio.gather(self._serving, return_exceptions=True)
+        """Close the connection, after the pending commands; those that take long fail."""
+        serving, pending = self._serving, [*self._sent, *(reply for _, reply in self._unsent)]
+        if serving is None:
+            return
+        if pending:
+            await asyncio.wait(pending, timeout=CLOSE_S)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
     async def _serve(self) -> None:
         """Run until the connection ends; then fail all pending replies."""

@@ -132,14 +132,13 @@ class _Encoder:
         lists, chunks = self._cache.lists, self._cache.chunks
         before, bodies = lists.get(prefix, ((), {}))
         if len(before) != len(items) or not all(map(is_, before, items)):
+            lists.pop(prefix, None)
             bodies = {}
             for first in range(0, len(items), CHUNK):
                 name = f"{prefix}{first}]"
                 bodies[name] = self._encode_chunk(name, items[first : first + CHUNK])
             if all(name in chunks for name in bodies):
                 lists[prefix] = items.copy(), bodies
-            else:
-                lists.pop(prefix, None)
         found.update(bodies)
 
     def _encode_chunk(self, name: str, items: list[Any]) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
@@ -236,3 +237,45 @@ def test_a_server_that_is_silent_is_given_up(
             await async_store.close()
 
     asyncio.run(ask())
+
+
+def test_closing_ends_a_wait_with_an_error(
+    shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelined_connection, "CLOSE_S", 0.05)
+
+    async def close_early() -> None:
+        connection = PipelinedConnection(shared.url)
+        waiting = asyncio.ensure_future(connection.ask("BLPOP", uuid.uuid4().hex, 30))
+        await asyncio.sleep(0.05)
+        await connection.close()
+        with pytest.raises(redis.ConnectionError, match="closed"):
+            await waiting
+
+    asyncio.run(close_early())
+
+
+def test_a_server_may_end_while_a_connection_is_being_closed(tmp_path: Path) -> None:
+    leave = asyncio.Event()
+
+    async def leaving(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer only the handshake, and go."""
+        while b"PING" not in (data := await reader.read(1 << 16)):
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+        await leave.wait()
+        writer.close()
+
+    async def close_late() -> None:
+        path = str(tmp_path / "socket")
+        async with await asyncio.start_unix_server(leaving, path):
+            connection = PipelinedConnection(f"unix://{path}")
+            asked = asyncio.ensure_future(connection.ask("PING"))
+            await asyncio.sleep(0.05)
+            closing = asyncio.ensure_future(connection.close())
+            await asyncio.sleep(0)
+            leave.set()
+            await closing
+            with pytest.raises(redis.ConnectionError):
+                await asked
+
+    asyncio.run(close_late())
