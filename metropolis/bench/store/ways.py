@@ -27,7 +27,8 @@ from metropolis.world.entities import Entity
 if TYPE_CHECKING:
     from metropolis.store.embedded import EmbeddedServer
 
-WORKERS = 2
+WORKERS, LOCAL_WORKERS = 2, 4
+"""Workers on Ray, and in one process."""
 WARM_SHARE = 0.2
 """Share of the steps before measurement starts: processes start, connections open."""
 
@@ -170,6 +171,9 @@ def ways(embedded: EmbeddedServer, redis: EmbeddedServer) -> dict[str, Way]:
         "plain multiprocessing": in_processes,
         "memory": lambda load: in_a_store(load, "memory", 1),
         "embedded": lambda load: in_a_store(load, embedded.url, 1),
+        f"embedded, {LOCAL_WORKERS} workers": lambda load: in_a_store(
+            load, embedded.url, LOCAL_WORKERS
+        ),
         "redis+local": lambda load: in_a_store(load, redis.url, 1),
         f"redis+ray:{WORKERS}": lambda load: in_a_store(load, redis.url, f"ray:{WORKERS}"),
     }
