@@ -24,6 +24,7 @@ PARTS = (
     "progress",
     "tables",
     "process_group",
+    "daemon_threads",
     "open_files",
     "_core",
     "notebook",

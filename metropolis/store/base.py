@@ -28,12 +28,12 @@ from typing import Any
 
 import msgspec
 
+from metropolis.daemon_threads import DaemonThreads
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
-from metropolis.store.waiting_threads import WaitingThreads
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
 
@@ -326,7 +326,7 @@ class AsyncStore:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store, self._threads = store, WaitingThreads()
+        self._store, self._threads = store, DaemonThreads("store")
 
     async def claims(
         self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
@@ -371,7 +371,7 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Close the connections; the next call reopens them."""
-        self._threads.close()
+        self._threads.shutdown()
 
 
 class Server(ABC):

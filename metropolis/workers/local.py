@@ -12,6 +12,7 @@ from itertools import islice
 from threading import get_ident
 from typing import Any
 
+from metropolis.daemon_threads import DaemonThreads
 from metropolis.llm.agent import LLM, Sender
 from metropolis.llm.blocking import BlockingLLM
 from metropolis.llm.call_log import CallLog, current_strand, in_strand
@@ -28,7 +29,6 @@ from metropolis.workers.cluster_step import (
 )
 from metropolis.workers.event_loop import idles
 from metropolis.workers.invocations import Invocation, Invocations
-from metropolis.workers.threads import DaemonThreads
 from metropolis.world.base import UNDECIDED, Agent, World
 from metropolis.world.entities import Entity, checked_position
 from metropolis.world.state import State
@@ -82,7 +82,7 @@ class LocalWorker:
         self._keep_text, self._one_by_one = keep_text, one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
         self._latest: LatestExecutions = {}
-        self._threads = DaemonThreads()
+        self._threads = DaemonThreads("agents")
         self.threads_max = min(len(agents), THREADS_MAX) or 1
         """Plain agents that run at the same time."""
         self._free_threads = asyncio.Semaphore(self.threads_max)

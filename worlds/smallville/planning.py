@@ -129,7 +129,8 @@ def tasks_of(text: str, start_s: int, end_s: int, otherwise: str) -> list[Task]:
             start_s = tasks[-1].end_s
     if not tasks:
         return [Task(otherwise, start_s, end_s)]
-    return [*tasks[:-1], replace(tasks[-1], end_s=end_s)]
+    tasks[-1] = replace(tasks[-1], end_s=end_s)
+    return tasks
 
 
 def lines_of(text: str) -> list[str]:

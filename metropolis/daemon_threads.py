@@ -1,12 +1,16 @@
-"""Threads for plain agents; an endless computation does not keep the process alive."""
+"""Threads without a limit, which do not keep the process alive."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Semaphore, Thread
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
@@ -15,7 +19,12 @@ class DaemonThreads(Executor):
     `concurrent.futures.ThreadPoolExecutor` waits for its threads when the interpreter exits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """`name` begins the names of the threads."""
+        self._name = name
+        self._begin()
+
+    def _begin(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = Semaphore(0)
         self._threads = 0
@@ -35,16 +44,24 @@ class DaemonThreads(Executor):
         self._work.put(work)
         if not self._idle.acquire(blocking=False):
             self._threads += 1
-            Thread(target=self._run, name=f"agents {self._threads}", daemon=True).start()
+            name = f"{self._name} {self._threads}"
+            Thread(target=_run, args=(self._work, self._idle), name=name, daemon=True).start()
         return future
 
+    async def run(self, call: Callable[[], T]) -> T:
+        """Return the result of `call`; like `asyncio.to_thread`, whose threads are few."""
+        loop, context = asyncio.get_running_loop(), copy_context()
+        return await loop.run_in_executor(self, context.run, call)
+
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Let the threads end once they are idle; does not wait."""
+        """Let the threads end once they are idle; does not wait. A later call starts new ones."""
         for _ in range(self._threads):
             self._work.put(None)
+        self._begin()
 
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-            del work  # free its references
-            self._idle.release()
+
+def _run(queue: SimpleQueue[Callable[[], None] | None], idle: Semaphore) -> None:
+    while (work := queue.get()) is not None:
+        work()
+        del work  # free its references
+        idle.release()
