@@ -7,9 +7,12 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from metropolis.world.transaction import Transaction
+from tests.runtime.recorded_runs import SteadyMeadow, steady
+from tests.runtime.recorded_runs import run as recorded
 from tests.runtime.test_simulation import WAYS, run
 from tests.runtime.walkers import Meadow, Walker, choose
 
@@ -36,3 +39,20 @@ def test_histories_equal_lockstep(agent: type[Walker]) -> None:
     ]
     assert results[0].calls > 10
     assert len({result.history_sha256 for result in results}) == 1
+
+
+class StartingSteady(SteadyMeadow):
+    def resolve(self, cluster: Transaction) -> Awaitable[None]:
+        return asyncio.ensure_future(super().resolve(cluster))
+
+
+@pytest.mark.filterwarnings("error")
+def test_dependencies_are_those_of_a_coroutine() -> None:
+    """The effects of single members are found in such worlds, too."""
+    world, started = steady(6), steady(6)
+    started.__class__ = StartingSteady
+    expected, found = (recorded(one, seed=6).trace.dependencies for one in (world, started))
+    assert expected is not None
+    assert found is not None
+    for column, value in vars(expected).items():
+        np.testing.assert_array_equal(getattr(found, column), value, err_msg=column)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from array import array
-from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -290,20 +290,18 @@ class RecordedDependencies:
         actions = {name: copied(action)}
         cluster = Transaction(self._state, self._reach, self._seed, step, actions, ask)
         try:
-            resolving = self._world.resolve(cluster)
-            if resolving is not None:
-                self._complete(resolving)
+            self._complete(_resolve(self._world, cluster))
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 -- it needs the others
             return None
         return None if asked else cluster
 
-    def _complete(self, resolving: Awaitable[None]) -> None:
+    def _complete(self, resolving: Coroutine[Any, Any, None]) -> None:
         """Await `resolving`; what waits when nothing is left to run waits for other members.
 
         Raises CancelledError then.
         """
         loop = self._loop = self._loop or asyncio.SelectorEventLoop(IdleSelector(self._give_up))
-        self._resolving = loop.create_task(asyncio.wait_for(resolving, None))
+        self._resolving = loop.create_task(resolving)
         self._refusals = 0
         try:
             loop.run_until_complete(self._resolving)
@@ -366,6 +364,13 @@ class _Effects:
     writes: dict[str, tuple[Entity | None, _Change]] = field(default_factory=dict)
     emitted: dict[str, _Change] = field(default_factory=dict)
     answered: dict[AgentId, _Change] = field(default_factory=dict)
+
+
+async def _resolve(world: World, cluster: Transaction) -> None:
+    """Resolve `cluster` in an event loop: a plain `resolve` may start tasks, too."""
+    resolving = world.resolve(cluster)
+    if resolving is not None:
+        await resolving
 
 
 def _sources(reads: Reads) -> set[str]:
