@@ -46,13 +46,17 @@ class StartingSteady(SteadyMeadow):
         return asyncio.ensure_future(super().resolve(cluster))
 
 
+def dependencies(kind: type[SteadyMeadow]) -> Any:
+    world = steady(6)
+    world.__class__ = kind
+    found = recorded(world, seed=6).trace.dependencies
+    assert found is not None
+    return found
+
+
 @pytest.mark.filterwarnings("error")
 def test_dependencies_are_those_of_a_coroutine() -> None:
     """The effects of single members are found in such worlds, too."""
-    world, started = steady(6), steady(6)
-    started.__class__ = StartingSteady
-    expected, found = (recorded(one, seed=6).trace.dependencies for one in (world, started))
-    assert expected is not None
-    assert found is not None
+    expected, found = dependencies(SteadyMeadow), dependencies(StartingSteady)
     for column, value in vars(expected).items():
         np.testing.assert_array_equal(getattr(found, column), value, err_msg=column)

@@ -8,10 +8,9 @@ those of the whole cluster, and on the last changes of what the world read for i
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from array import array
-from collections.abc import Container, Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,20 +19,16 @@ import numpy as np
 
 from metropolis._core import LeftPlaces
 from metropolis.rules.native import core_metric
-from metropolis.sim.virtual import IdleSelector
+from metropolis.runtime.live.lone_resolver import LoneResolver
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.trace.schema import ValueDependencies
 from metropolis.types import AgentId, Position, Step
-from metropolis.workers.cluster_step import copied
 from metropolis.world.base import World
 from metropolis.world.encoding import plain
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import Area, State
-from metropolis.world.transaction import Transaction
 from metropolis.world.view import Reads, View
 
-CANCELLATIONS_MAX = 3
-"""How often to cancel what a world waits for when it resolves one action alone."""
 Needs = dict[AgentId, Step]
 """Agent -> its latest step that is needed."""
 
@@ -71,10 +66,7 @@ class RecordedDependencies:
         self._looked: list[Container[Area]] = [() for _ in names]
         """By agent: the areas that it looked at in its last step."""
         self._offsets, self._writer, self._ago = array("q", [0]), array("i"), array("i")
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._resolving: asyncio.Task[None] | None = None
-        self._refusals = 0
-        """How often it was cancelled."""
+        self._alone = LoneResolver(world, self._state, seed)
         self._is_known = True
 
     def add(self, step: Step, executions: Sequence[Execution]) -> None:
@@ -131,9 +123,8 @@ class RecordedDependencies:
         return ValueDependencies(np.frombuffer(self._offsets, np.int64), writer, ago)
 
     def close(self) -> None:
-        """Close the event loop."""
-        if self._loop is not None:
-            self._loop.close()
+        """Close the event loop in which single actions are resolved."""
+        self._alone.close()
 
     # --- what was read
 
@@ -246,7 +237,7 @@ class RecordedDependencies:
             for name in members:
                 if name not in events and not writes:
                     continue
-                alone = self._alone(step, name, execution.actions[name])
+                alone = self._alone.resolve(step, name, execution.actions[name])
                 if alone is None:
                     continue
                 change = self._change(step, [name], [alone[name].reads])
@@ -277,50 +268,6 @@ class RecordedDependencies:
         for agent in agents:
             needs = self._news(agent, needs)
         return (*needs.items(), *((agent, step) for agent in agents))
-
-    def _alone(self, step: Step, name: str, action: Any) -> Transaction | None:
-        """What the world makes of one agent's action; None: it cannot, without the others."""
-        asked = False
-
-        async def ask(_name: str, _question: Any) -> Any:
-            nonlocal asked
-            asked = True
-            raise LookupError("the answer is not known")
-
-        actions = {name: copied(action)}
-        cluster = Transaction(self._state, self._reach, self._seed, step, actions, ask)
-        try:
-            self._complete(_resolve(self._world, cluster))
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 -- it needs the others
-            return None
-        return None if asked else cluster
-
-    def _complete(self, resolving: Coroutine[Any, Any, None]) -> None:
-        """Await `resolving`; what waits when nothing is left to run waits for other members.
-
-        Raises CancelledError then.
-        """
-        loop = self._loop = self._loop or asyncio.SelectorEventLoop(IdleSelector(self._give_up))
-        self._resolving = loop.create_task(resolving)
-        self._refusals = 0
-        try:
-            loop.run_until_complete(self._resolving)
-        finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            if left:
-                loop.call_soon(loop.stop)
-                loop.run_forever()
-
-    def _give_up(self) -> bool:
-        self._refusals += 1
-        if self._refusals > CANCELLATIONS_MAX:  # it ignores them
-            assert self._loop is not None
-            self._loop.stop()
-        elif self._resolving is not None:
-            self._resolving.cancel()
-        return True
 
     def _said(self, events: Iterable[Event]) -> list[tuple[Position, bytes]]:
         return [(event.position, self._encode((event.kind, event.data))) for event in events]
@@ -364,13 +311,6 @@ class _Effects:
     writes: dict[str, tuple[Entity | None, _Change]] = field(default_factory=dict)
     emitted: dict[str, _Change] = field(default_factory=dict)
     answered: dict[AgentId, _Change] = field(default_factory=dict)
-
-
-async def _resolve(world: World, cluster: Transaction) -> None:
-    """Resolve `cluster` in an event loop: a plain `resolve` may start tasks, too."""
-    resolving = world.resolve(cluster)
-    if resolving is not None:
-        await resolving
 
 
 def _sources(reads: Reads) -> set[str]:
