@@ -73,6 +73,8 @@ class Format:
         repair = self.repair.format(intact=number - first)
         if number == first == 1 and repair != self.repair:  # nothing is intact
             repair = f"it may be no {self.name}: name one, or restore the file"
+        elif number < first:  # the lines between are missing, or the file is another run's
+            repair = f"it begins with line {first}; restore the file"
         return DamagedError(f"{path}, line {number}: is damaged ({why})", repair, path)
 
 

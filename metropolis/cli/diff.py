@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,10 +11,19 @@ import click
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_options import options_of
 from metropolis.cli.story import clock, filled, story_line
+from metropolis.cli.terminal import without_controls
 from metropolis.runtime.folder.comparison import Comparison, compare
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.types import Step
+from metropolis.world.base import World
 from metropolis.world.scenario import Scenario
+
+Parts = list[list[str]]
+"""Parts of a story, each a sentence and those that continue it."""
+HEADING = (
+    "Parts of the story that only one run has (a story leaves out part of what happens, so the "
+    "other run may have them, too):"
+)
 
 
 @click.command(name="diff")
@@ -25,11 +34,11 @@ from metropolis.world.scenario import Scenario
     is_flag=True,
     help="Run the worlds that the folders name, even if another user wrote the folders.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print agents that differ, and since when.")
+@click.option("--json", "as_json", is_flag=True, help="Print who differs, since when, and how.")
 def command(run: str, other: str, trust: bool, as_json: bool) -> None:
     """Compare the histories of RUN and OTHER: where they diverge, which agents differ, and how.
 
-    Sentences found only in RUN's story begin with -, those found only in OTHER's with +.
+    Parts of the story that only RUN has begin with -, those that only OTHER has with +.
     """
     folders = run_folder(run), run_folder(other)
     found = compare(*folders)
@@ -42,17 +51,20 @@ def command(run: str, other: str, trust: bool, as_json: bool) -> None:
         _story(scenario, folder, found.steps)
         for scenario, folder in zip(scenarios, folders, strict=True)
     ]
-    world = scenarios[0].world
-    for step, (one, another) in enumerate(zip(*stories, strict=True)):
-        for mark, sentences, others in (("-", one, another), ("+", another, one)):
-            for sentence in sentences:
-                if sentence not in others:
-                    click.echo(story_line(world, step, sentence, mark))
+    for number, line in enumerate(_told_once(scenarios[0].world, *stories)):
+        if number == 0:
+            click.echo(filled(HEADING))
+        click.echo(line)
 
 
 def _print(found: Comparison, scenario: Scenario) -> None:
     if found.first is None:
-        click.echo(f"The {found.steps:,} common steps of the runs are equal.")
+        click.echo(
+            filled(
+                f"The {found.steps:,} common steps of the runs are equal: all actions, changes and "
+                "events."
+            )
+        )
         return
     agents = {agent.name for agent in scenario.agents}
     differ = [name for name in found.since if name in agents]
@@ -65,8 +77,27 @@ def _print(found: Comparison, scenario: Scenario) -> None:
         )
     )
     for name in differ or found.since:
-        click.echo(f"  {clock(scenario.world, found.since[name])}  {name}")
+        first = f"  {clock(scenario.world, found.since[name])}  "
+        how = without_controls(f"{name}: {found.how[name]}")
+        click.echo(filled(how, first, " " * (len(first) + 2)))
 
 
-def _story(scenario: Scenario, folder: Path, steps: Step) -> Iterator[Sequence[str]]:
-    return (scenario.story(record) for record in RunDirectory(folder).records(steps))
+def _told_once(world: World, story: Iterator[Parts], other: Iterator[Parts]) -> Iterator[str]:
+    """The lines of the parts that only one of two stories has."""
+    for step, (one, another) in enumerate(zip(story, other, strict=True)):
+        for mark, told, others in (("-", one, another), ("+", another, one)):
+            for part in told:
+                if part not in others:
+                    yield from (story_line(world, step, sentence, mark) for sentence in part)
+
+
+def _story(scenario: Scenario, folder: Path, steps: Step) -> Iterator[Parts]:
+    """The story by step."""
+    for record in RunDirectory(folder).records(steps):
+        parts: Parts = []
+        for sentence in scenario.story(record):
+            if parts and sentence.startswith(" "):
+                parts[-1].append(sentence)
+            else:
+                parts.append([sentence])
+        yield parts

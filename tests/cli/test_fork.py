@@ -74,7 +74,7 @@ def test_a_branch_without_a_difference_is_told_as_the_run(
     assert (origin["step"], origin["replay_llm"], origin["edit"]) == (9, True, None)
     assert run("diff", "origin", "meadow-1")[:2] == (
         0,
-        "The 24 common steps of the runs are equal.\n",
+        "The 24 common steps of the runs are equal: all actions, changes and events.\n",
     )
 
 
@@ -90,6 +90,7 @@ def test_what_if(run: Run, uninterrupted: dict[str, Any]) -> None:
     parted = json.loads(run("diff", "uninterrupted", "meadow-1", "--json")[1])
     assert parted["steps"] == STEPS
     assert min(parted["since"].values()) >= 9
+    assert parted["how"].keys() == parted["since"].keys()
     status, out, _ = run("diff", "uninterrupted", "runs/meadow-1")
     assert (status, max(map(len, out.splitlines())) <= 80) == (0, True)
     first = re.match(r"Equal up to step (\d+) \(00:0\d\);", out)
@@ -140,7 +141,10 @@ def test_a_difference_of_things_names_them(run: Run) -> None:
     how = ("--at", "3", "--edit", "later.py", "--out", "branch", "--quiet")
     assert run("fork", "origin", *how)[0] == 0
     _, out, _ = run("diff", "origin", "branch")
-    assert out.endswith("and no agent, only\nthings. They diverge at:\n  00:00  clock\n")
+    assert out.endswith(
+        "and no agent, only\nthings. They diverge at:\n"
+        "  00:00  clock: the entity 'clock'['state']['hour'] is 12 instead of 4\n"
+    )
 
 
 def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[str, Any]) -> None:

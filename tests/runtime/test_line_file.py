@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import count, islice
@@ -204,6 +205,19 @@ def test_damage_of_a_segment_has_a_place(tmp_path: Path) -> None:
     first.unlink()
     with pytest.raises(DamagedError, match="should begin with"):
         contents(path)
+
+
+def test_a_newest_file_of_another_run_is_not_repaired_by_lines(tmp_path: Path) -> None:
+    """The lines that it lacks are in no file, so none of its lines can be kept."""
+    path, longer = tmp_path / "numbers.jsonl", tmp_path / "longer.jsonl"
+    for each, lines in ((path, 20), (longer, 60)):
+        with closing(opened(each)) as file:
+            for number in range(lines):
+                put(file, number)
+    longer.replace(path)
+    with pytest.raises(DamagedError, match=r"^\S+numbers.jsonl, line (\d+): is damaged") as caught:
+        contents(path)
+    assert re.search(r"; it begins with line \d+; restore the file$", f"{caught.value}")
 
 
 def test_a_locked_file_stays_locked_when_it_is_sealed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compares two histories: the steps that differ, and the step since which each agent differs."""
+"""Compares two histories: the steps that differ, and since when and how each agent differs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Comparison:
     since: Mapping[str, Step]
     """Name of an agent or thing -> the first step with a different action, entity or event, in the
     order of steps; empty if the histories are equal."""
+    how: Mapping[str, str]
+    """Name of an agent or thing -> a description of its first difference, with both values."""
 
     @property
     def first(self) -> Step | None:
@@ -51,13 +53,15 @@ def compare(run: str | Path, other: str | Path) -> Comparison:
     check_same_world(run, other)
     folders = [RunDirectory(Path(path)) for path in (run, other)]
     steps = min(folder.recorded_steps for folder in folders)
-    differing, since = 0, dict[str, Step]()
+    differing, since, how = 0, dict[str, Step](), dict[str, str]()
     both = zip(*(folder.records(steps) for folder in folders), strict=True)
     for step, (one, another) in enumerate(both):
         if names := _differing(one, another):
             differing += 1
-            since = dict.fromkeys(names, step) | since
-    return Comparison(steps, differing, dict(sorted(since.items(), key=lambda item: item[1])))
+            for name in names:
+                if name not in since and (found := first_difference(one, another, name)):
+                    since[name], how[name] = step, found.what
+    return Comparison(steps, differing, since, how)
 
 
 def check_same_world(run: str | Path, other: str | Path) -> None:
@@ -82,12 +86,17 @@ def _part(record: StepRecord, name: str) -> tuple[object, ...]:
     return record.actions.get(name), name in record.writes, record.writes.get(name), events
 
 
-def first_difference(expected: StepRecord, found: StepRecord) -> Difference | None:
-    """The first difference in actions, entities and events; None: the records are equal."""
+def first_difference(
+    expected: StepRecord, found: StepRecord, name: str | None = None
+) -> Difference | None:
+    """The first difference in actions, entities and events, or in those of `name` alone.
+
+    None: the records are equal.
+    """
     lines = line_of(expected), line_of(found)
     if lines[0] == lines[1]:
         return None
-    was, is_ = (_sections(line) for line in lines)
+    was, is_ = (_sections(line, name) for line in lines)
     for section in was:
         path, left, right = _differing_values(was[section], is_[section], ())
         if path:
@@ -97,16 +106,19 @@ def first_difference(expected: StepRecord, found: StepRecord) -> Difference | No
     raise AssertionError(lines)
 
 
-def _sections(line: bytes) -> dict[str, dict[str, Any]]:
+def _sections(line: bytes, name: str | None) -> dict[str, dict[str, Any]]:
     record = msgspec.json.decode(line)
     events: dict[str, Any] = {}
     for event in record.get("events", []):
         events.setdefault(event["source"], []).append(event)
-    return {
+    sections = {
         "action of": record.get("actions", {}),
         "entity": record.get("writes", {}),
         "event of": {source: dict(enumerate(of)) for source, of in events.items()},
     }
+    if name is None:
+        return sections
+    return {key: {n: v for n, v in of.items() if n == name} for key, of in sections.items()}
 
 
 _ABSENT = object()
