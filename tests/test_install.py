@@ -27,8 +27,18 @@ def run(*command: str | Path, cwd: Path) -> str:
     return result.stdout
 
 
+def blocks(page: str, language: str = "") -> list[str]:
+    """The fenced blocks of a page that are in `language`."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.M)
+    return [text for of, text in found if of == language]
+
+
 def readme_commands() -> list[str]:
-    return re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return blocks("README.md", "sh")
+
+
+def samples_of_the_first_run() -> list[str]:
+    return [*blocks("README.md")[:2], blocks("docs/smallville.md")[0]]
 
 
 @pytest.fixture
@@ -62,8 +72,8 @@ def test_the_readme_first_command_in_the_sdist(
     sources = tmp_path / sdist.name.removesuffix(".tar.gz")
     monkeypatch.setenv("SKBUILD_CMAKE_BUILD_TYPE", "Debug")  # a quarter of the time is optimising
     output = run("bash", "-euo", "pipefail", "-c", readme_commands()[0], cwd=sources)
-    for mode in ("sequential", "lockstep", "out_of_order", "oracle"):
-        assert mode in output
+    for sample in samples_of_the_first_run():
+        assert not set(sample.splitlines()) - set(output.splitlines())
     for path in set(sources.iterdir()) - {sources / ".venv"}:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     metropolis = sources / ".venv" / "bin" / "metropolis"
