@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
+from metropolis.runtime.live.recorded_dependencies import (
+    OBSERVATIONS_MAX,
+    RecordedDependencies,
+)
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet
@@ -156,6 +159,32 @@ class Idle(Agent):
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         return None
+
+
+class Square(Line):
+    """Everybody speaks, and all are heard."""
+
+    observations = 0
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        return [Entity(f"a{number}", (0, 0), AGENT) for number in range(60)]
+
+    def observe(self, view: View) -> Any:
+        Square.observations += 1
+        return [(event.source, event["words"]) for event in view.events()]
+
+    def resolve(self, cluster: Transaction) -> None:
+        for member in cluster:
+            member.emit("says", words=f"{member.step}")
+
+
+def test_a_crowd_that_speaks_is_observed_a_bounded_number_of_times() -> None:
+    """What is not tested counts as needed, as here it is."""
+    agents = [Idle(f"a{number}") for number in range(60)]
+    trace = Simulation(Square(), agents, Client(Scripted()), mode="lockstep").run(3).trace
+    assert Square.observations <= 3 * 60 * (OBSERVATIONS_MAX + 2)
+    assert trace.dependencies is not None
+    assert np.diff(trace.dependencies.offsets).tolist() == [0] * 60 + [59] * 120
 
 
 def test_steps_that_read_the_same_share_it() -> None:

@@ -29,10 +29,11 @@ from metropolis.world.entities import Entity, Event
 from metropolis.world.state import Area, State
 from metropolis.world.view import Reads, View
 
+OBSERVATIONS_MAX = 32
+"""How often to observe without some events, for each agent-step: what all say in a crowd would
+otherwise take time with the cube of its size."""
 Needs = dict[AgentId, Step]
 """Agent -> its latest step that is needed."""
-
-
 _Change = tuple[tuple[AgentId, Step], ...]
 """What the effects of a step need, as `Needs`: there are many, and few need more than one agent."""
 
@@ -86,10 +87,9 @@ class RecordedDependencies:
                     continue
                 needs: Needs = {}
                 self._add_needs(needs, reads, step, agent, looked)
-                for change in self._heard(name, reads, step, self._known[agent]):
-                    _raise(needs, change)
                 if agent in answered:
                     _raise(needs, answered[agent])
+                self._add_heard(needs, name, reads, step, self._known[agent])
                 if row := self._news(agent, needs):
                     rows[agent] = row
                     self._known[agent] |= row
@@ -184,27 +184,48 @@ class RecordedDependencies:
         seen = {self._numbers.get(entity.name) for _, entity in versions if entity is not None}
         return [change for number, change in found if number != agent and number not in seen]
 
-    def _heard(self, name: str, reads: Reads, step: Step, known: Needs) -> Iterable[_Change]:
-        """The events that make a difference to the agent's observation, unless they are `known`."""
+    def _add_heard(self, needs: Needs, name: str, reads: Reads, step: Step, known: Needs) -> None:
+        """Add what the events need that make a difference to the agent's observation.
+
+        Events are tested by halves, since most make none. What is `known` or needed anyway is not
+        tested, and what is left after OBSERVATIONS_MAX counts as different.
+        """
         if not (self._emitted and any(reads.events.values())):
             return
-        unheard: set[str] = set()
-        observed = None
-        for source in sorted(_sources(reads)):
-            change = self._emitted.get(source)
-            if change is None or _is_known(change, known):
+        changes: dict[str, _Change] = {
+            source: self._emitted.get(source, ()) for source in sorted(_sources(reads))
+        }
+        parts, unheard, observed = [list(changes)], frozenset[str](), None
+        observations = 0
+        while parts:
+            part = [one for one in parts.pop() if not _is_known(changes[one], known, needs)]
+            if not part:
                 continue
-            if observed is None:
-                observed = self._observed(name, step, set())
-            if self._observed(name, step, unheard | {source}) == observed:
-                unheard.add(source)
-            else:
-                yield change
+            if observations < OBSERVATIONS_MAX:
+                observations += 1
+                if observed is None:
+                    observed = self._observed(name, step, reads, unheard)
+                if self._observed(name, step, reads, unheard.union(part)) == observed:
+                    unheard = unheard.union(part)
+                    continue
+                if len(part) > 1:
+                    half = len(part) // 2
+                    parts += part[half:], part[:half]
+                    continue
+            for source in part:
+                _raise(needs, changes[source])
 
-    def _observed(self, name: str, step: Step, unheard: Set[str]) -> Any:
-        """What an agent observes without the events of `unheard`, in a form that compares."""
-        view = _Deaf(self._state, self._reach, self._seed, step, name)
-        view.unheard = unheard
+    def _observed(self, name: str, step: Step, reads: Reads, unheard: Set[str]) -> Any:
+        """What an agent observes without the events of `unheard`, in a form that compares.
+
+        `reads` are what it read: nothing is searched for again.
+        """
+        view = View(self._state, self._reach, self._seed, step, name)
+        heard: dict[Area, Sequence[Event]] = {
+            area: [event for event in events if event.source not in unheard]
+            for area, events in reads.events.items()
+        }
+        view.reads = Reads(dict(reads.entities), dict(reads.areas), heard)
         try:
             return self._encode(self._world.observe(view))
         except Exception:  # noqa: BLE001 -- it makes a difference
@@ -295,15 +316,6 @@ class RecordedDependencies:
             self._left.leave(number, before[0], step, change)
 
 
-class _Deaf(View):
-    """A view without some agents' events."""
-
-    unheard: Set[str] = frozenset()
-
-    def events(self, kind: str | None = None) -> list[Event]:
-        return [event for event in super().events(kind) if event.source not in self.unheard]
-
-
 @dataclass
 class _Effects:
     """The effects of a step, by value."""
@@ -317,10 +329,10 @@ def _sources(reads: Reads) -> set[str]:
     return {event.source for events in reads.events.values() for event in events}
 
 
-def _is_known(change: _Change, known: Needs) -> bool:
-    """Whether `known` contains what `change` needs."""
-    for agent, step in change:  # noqa: SIM110 -- `all` of a generator takes twice as long
-        if known.get(agent, -1) < step:
+def _is_known(change: _Change, known: Needs, needs: Needs) -> bool:
+    """Whether `known` or `needs` contains what `change` needs."""
+    for agent, step in change:
+        if known.get(agent, -1) < step and needs.get(agent, -1) < step:
             return False
     return True
 
