@@ -19,6 +19,7 @@ from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.interview import interview
 from metropolis.runtime.reruns.state_at import state_at
 from metropolis.types import MetropolisError, Step
+from metropolis.world.base import Agent
 from metropolis.world.scenario import Scenario
 
 
@@ -61,6 +62,9 @@ def command(
     scenario = options.scenario()
     check_name("agent", agent, [one.name for one in scenario.agents])
     client = options.client(options.connected(scenario))
+    (asked,) = (one for one in scenario.agents if one.name == agent)
+    if type(asked).interview is Agent.interview:  # it refuses: do not run the steps again first
+        asyncio.run(asked.interview(question, None))
     found = state_at(folder, scenario.world, scenario.agents, at)
     answer = asyncio.run(_answer(RunDirectory(folder), scenario, found, agent, question, client))
     time = clock(scenario.world, found.step)

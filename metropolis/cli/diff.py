@@ -18,7 +18,7 @@ from metropolis.types import Step
 from metropolis.world.base import World
 from metropolis.world.scenario import Scenario
 
-Parts = list[list[str]]
+Parts = list[tuple[str, ...]]
 """Parts of a story, each a sentence and those that continue it."""
 HEADING = (
     "Parts of the story that only one run has (a story leaves out part of what happens, so the "
@@ -85,7 +85,7 @@ def _print(found: Comparison, scenario: Scenario) -> None:
 def _told_once(world: World, story: Iterator[Parts], other: Iterator[Parts]) -> Iterator[str]:
     """The lines of the parts that only one of two stories has."""
     for step, (one, another) in enumerate(zip(story, other, strict=True)):
-        for mark, told, others in (("-", one, another), ("+", another, one)):
+        for mark, told, others in (("-", one, set(another)), ("+", another, set(one))):
             for part in told:
                 if part not in others:
                     yield from (story_line(world, step, sentence, mark) for sentence in part)
@@ -97,7 +97,7 @@ def _story(scenario: Scenario, folder: Path, steps: Step) -> Iterator[Parts]:
         parts: Parts = []
         for sentence in scenario.story(record):
             if parts and sentence.startswith(" "):
-                parts[-1].append(sentence)
+                parts[-1] += (sentence,)
             else:
-                parts.append([sentence])
+                parts.append((sentence,))
         yield parts

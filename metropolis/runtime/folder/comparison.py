@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,14 +77,21 @@ def check_same_world(run: str | Path, other: str | Path) -> None:
 
 def _differing(one: StepRecord, other: StepRecord) -> list[str]:
     """Names whose actions, entities or events differ between the records."""
-    names = one.actions.keys() | other.actions.keys() | one.writes.keys() | other.writes.keys()
-    names |= {event.source for event in [*one.events, *other.events]}
-    return sorted(name for name in names if _part(one, name) != _part(other, name))
+    parts, others = _parts(one), _parts(other)
+    return sorted(n for n in parts.keys() | others.keys() if parts.get(n) != others.get(n))
 
 
-def _part(record: StepRecord, name: str) -> tuple[object, ...]:
-    events = [event for event in record.events if event.source == name]
-    return record.actions.get(name), name in record.writes, record.writes.get(name), events
+def _parts(record: StepRecord) -> dict[str, list[object]]:
+    """Name -> its action, unless it is None, the entity that was written, and its events."""
+    parts: defaultdict[str, list[object]] = defaultdict(list)
+    for name, action in record.actions.items():
+        if action is not None:
+            parts[name].append(("acts", action))
+    for name, entity in record.writes.items():
+        parts[name].append(("is", entity))
+    for event in record.events:
+        parts[event.source].append(event)
+    return parts
 
 
 def first_difference(

@@ -272,11 +272,16 @@ end
 
 -- Events that `step` perceives: number, then cell, line.
 local function write_events(step)
-  local events = run .. 'events:' .. step
+  local events, cells, lines = run .. 'events:' .. step, {}, {}
   for _ = 1, take_number() do
     local cell, line = take(), take()
-    local before = call('HGET', events, cell)
-    call('HSET', events, cell, before and (before .. '\n' .. line) or line)
+    if not lines[cell] then
+      cells[#cells + 1], lines[cell] = cell, {call('HGET', events, cell) or nil}
+    end
+    table.insert(lines[cell], line)
+  end
+  for _, cell in ipairs(cells) do
+    call('HSET', events, cell, table.concat(lines[cell], '\n'))
   end
 end
 
