@@ -5,6 +5,7 @@ scripted author answers. Exit status 1 if a passenger perceived somebody outside
 somebody crossed a wall.
 """
 
+import argparse
 import sys
 import time
 from collections import Counter
@@ -17,9 +18,12 @@ from metropolis.worlds.city.terrain import SEATS, parts, town_map
 from metropolis.worlds.smallville.dialogue import CONVERSATION
 from metropolis.worlds.smallville.health import Health
 
-agents = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-hours = float(sys.argv[2]) if len(sys.argv) > 2 else 10
-seed = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("agents", type=int, nargs="?", default=100)
+parser.add_argument("hours", type=float, nargs="?", default=10)
+parser.add_argument("seed", type=int, nargs="?", default=0)
+options = parser.parse_args()
+agents, hours, seed = options.agents, options.hours, options.seed
 
 scenario = city.make(agents=agents, seed=seed)
 world, profiles = scenario.world, [agent.profile for agent in scenario.agents]

@@ -13,14 +13,16 @@ and its neighbours. Errors are relative and weigh by the square root of the time
 the first use of a kernel, weigh less.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import least_squares
 
 default = Path(__file__).parent.parent / "traces" / "h100-vllm-iterations.csv.gz"
-path = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("path", type=Path, nargs="?", default=default)
+path = parser.parse_args().path
 load, took_ms, prefills, prompt, decodes, kv = np.loadtxt(path, delimiter=",", skiprows=1).T
 
 prefilling = prefills > 0

@@ -5,7 +5,7 @@ Run it from anywhere: python examples/smallville_day.py [HOURS [SEED [PRESET]]].
 two. All figures are simulated, except those of the paper and the recorded ones.
 """
 
-import sys
+import argparse
 from datetime import datetime
 
 import numpy as np
@@ -17,13 +17,17 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.worlds import smallville
 from metropolis.worlds.smallville.recorded import TOKENS
+from metropolis.worlds.smallville.settings import PRESETS
 from metropolis.worlds.smallville.world import SmallVille
 
 STEPS_PER_DAY = 8640
 
-hours = float(sys.argv[1]) if len(sys.argv) > 1 else 24
-seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-preset = sys.argv[3] if len(sys.argv) > 3 else "code-1.0"
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("hours", type=float, nargs="?", default=24)
+parser.add_argument("seed", type=int, nargs="?", default=0)
+parser.add_argument("preset", choices=PRESETS, nargs="?", default="code-1.0")
+options = parser.parse_args()
+hours, seed, preset = options.hours, options.seed, options.preset
 
 scenario = smallville.make(preset=preset)
 profiles = [agent.profile for agent in scenario.agents]

@@ -8,7 +8,7 @@ Run it from anywhere: python examples/whisper_spread.py [SEEDS [HOURS [AGENTS [F
 seed of 25 residents and six hours takes some 40 seconds of CPU.
 """
 
-import sys
+import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,10 +23,13 @@ TEXT, MARK = "A hot-air balloon lands on Mill Green on Sunday.", "balloon"
 WHISPERS = {"whisper": f"News: {TEXT}", "placebo": TEXT}
 WHISPER_AT, STEPS_PER_HOUR = 720, 360  # eight o'clock
 
-seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-hours = float(sys.argv[2]) if len(sys.argv) > 2 else 6
-agents = int(sys.argv[3]) if len(sys.argv) > 3 else 25
-figure = Path(sys.argv[4]) if len(sys.argv) > 4 else None
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("seeds", type=int, nargs="?", default=10)
+parser.add_argument("hours", type=float, nargs="?", default=6)
+parser.add_argument("agents", type=int, nargs="?", default=25)
+parser.add_argument("figure", type=Path, nargs="?")
+options = parser.parse_args()
+seeds, hours, agents, figure = options.seeds, options.hours, options.agents, options.figure
 end = WHISPER_AT + round(hours * STEPS_PER_HOUR)
 
 
