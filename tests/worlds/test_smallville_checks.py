@@ -8,6 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from click.testing import CliRunner
+
+from metropolis.cli import fork, run
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "smallville_health.py"
 
@@ -26,7 +29,7 @@ def example() -> ModuleType:
     ("figure", "passing", "failing"),
     [
         ("walls_crossed", [0], [1]),
-        ("tiles_shared", [0, 0.045, 0.06], [0.061, 0.168]),
+        ("tiles_shared_by_day", [0, 0.045, 0.06], [0.061, 0.168]),
         ("empty_plans", [0], [1]),
         ("duplicate_memories", [0], [1]),
         ("duplicates_recalled", [0.0], [0.001]),
@@ -55,7 +58,7 @@ def test_the_status_is_that_of_the_checks(
     day |= {"sleep_hours": 1, "work_hours": 1, "distinct_sentences": 1, "knowing": {}}
     for crossed in (0, 3):
         report = found | {"walls_crossed": crossed, "days": [day]}
-        monkeypatch.setattr(example, "live", lambda *_, report=report: report)
+        monkeypatch.setattr(example, "live", lambda report=report: report)
         assert example.main([]) == (crossed > 0)
         assert ("FAILS" in capsys.readouterr().out) == (crossed > 0)
 
@@ -68,6 +71,32 @@ def test_residents_have_the_settings_of_the_preset(
     assert (json.loads(capsys.readouterr().out)["texts_rated_again"] > 0) == again
 
 
-def test_a_run_has_its_own_preset(example: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [["--preset", "paper"], ["3"], ["--seed", "1"]])
+def test_a_run_has_its_own_options(
+    example: ModuleType, tmp_path: Path, given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        example.main(["--run", str(tmp_path), "--preset", "paper"])
+        example.main(["--run", str(tmp_path), *given])
+    assert "leave out HOURS, --seed and --preset" in capsys.readouterr().err
+
+
+def test_only_a_run_of_the_town_from_its_beginning_is_examined(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    town, branch, other = (str(tmp_path / name) for name in ("town", "branch", "other"))
+    for command, words in (
+        (run.command, ["smallville", "--agents", "2", "--steps", "2", "--out", town]),
+        (fork.command, [town, "--at", "1", "--steps", "2", "--out", branch]),
+        (run.command, ["minimal", "--agents", "2", "--steps", "1", "--out", other]),
+    ):
+        assert CliRunner().invoke(command, words).exit_code == 0
+    assert example.main(["--run", town]) == 0
+    for folder, reason in (
+        (branch, f"is a branch that begins at step 1; use the original run, {town}"),
+        (other, "is a run of minimal, not of smallville"),
+        (str(tmp_path / "nothere"), "nothere"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            example.main(["--run", folder])
+        assert ended.value.code == 2
+        assert reason in capsys.readouterr().err

@@ -69,16 +69,20 @@ def test_laws_and_rhythm(health: Health) -> None:
     health.read(StepRecord(1, {}, {BRAM: body(BRAM, TWO[1].at)}, []))
     report = health.report({})
     assert report["walls_crossed"] == 1, "Ada moved more than one tile"
-    assert report["tiles_shared"] == 1
+    assert report["tiles_shared"] == report["days"][0]["tiles_shared"] == 1
+    assert report["tiles_shared_by_day"] is None, "there is no whole day"
     assert report["days"][0]["sleep_hours"] == pytest.approx(10 / 3600 / 2)
 
 
 def test_days_after_the_first_are_compared() -> None:
     health = Health(SmallVille(alderbrook().map, TWO, start=datetime(2023, 2, 13)), TWO)
     for step in range(2 * DAY_STEPS):
+        writes = {BRAM: body(BRAM, TWO[0].at)} if step == DAY_STEPS else {}
         talks = [talk(step, "Hello there. Hello there.")] if step in {5, 9, DAY_STEPS} else []
-        health.read(StepRecord(step, {}, {}, talks))
+        health.read(StepRecord(step, {}, writes, talks))
     report = health.report({})
+    assert [day["tiles_shared"] for day in report["days"]] == [0, 1]
+    assert report["tiles_shared_by_day"] == 0.5
     assert [day["conversations"] for day in report["days"]] == [2, 1]
     assert report["later_conversations"] == report["last_conversations"] == 0.5
     assert report["later_sentences"] == 1, "one sentence, however often it is said"

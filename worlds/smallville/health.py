@@ -33,6 +33,8 @@ class DayFigures:
     calls: int = 0
     asleep: int = 0
     """Agent-steps."""
+    shared: int = 0
+    """Agent-steps on a tile with others."""
     at_work: int = 0
     """Agent-steps of residents with a workplace, awake and in it."""
     sentences: int = 0
@@ -63,7 +65,7 @@ class Health:
         self.days: dict[int, DayFigures] = {}
         self._whole_day = round(DAY_S / world.step_s)
         """Steps of a whole day."""
-        self.agent_steps = self.shared_steps = self.walls_crossed = 0
+        self.walls_crossed = 0
         self.spoken: Counter[str] = Counter()
         """Sentence -> how often it was said."""
         self.statements = self.repeated_statements = 0
@@ -94,8 +96,7 @@ class Health:
         day.steps += 1
         day.asleep += sum(self._asleep.values())
         day.at_work += self._working
-        self.agent_steps += len(self._at)
-        self.shared_steps += self._shared
+        day.shared += self._shared
         for event in record.events:
             if event.kind != CONVERSATION:
                 continue
@@ -123,11 +124,13 @@ class Health:
         whole = [day for day in days if self.days[day["day"] - 1].steps == self._whole_day]
         talks = [day["conversations"] for day in whole]
         sentences = [day["sentences_of_day"] for day in whole]
+        agent_steps = sum(day.steps for day in self.days.values()) * len(self._at)
         return {
             "agents": len(self._at),
             "hours": sum(day.steps for day in self.days.values()) * self._world.step_s / HOUR_S,
             "walls_crossed": self.walls_crossed,
-            "tiles_shared": _share(self.shared_steps, self.agent_steps),
+            "tiles_shared": _share(sum(day.shared for day in self.days.values()), agent_steps),
+            "tiles_shared_by_day": _mean([day["tiles_shared"] for day in whole]),
             "plans_revised": self.plans,
             "empty_plans": self.empty_plans,
             "memories": nodes,
@@ -181,6 +184,7 @@ class Health:
             "distinct_sentences": _share(day.distinct, day.sentences),
             "sentences_of_day": len(day.spoken),
             "news_heard": day.heard,
+            "tiles_shared": _share(day.shared, day.steps * len(self._at)),
             "sleep_hours": day.asleep * hours / len(self._at),
             "work_hours": day.at_work * hours / max(1, len(self._workplace)),
             "knowing": day.knowing,
