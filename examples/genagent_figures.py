@@ -1,10 +1,11 @@
 """Figures of simulations in the format of Generative Agents: recorded ones, and our own.
 
 Run it from anywhere: python examples/genagent_figures.py [SIMULATION ...]. A simulation is a folder
-of `storage/` in a checkout, or one that `metropolis export genagent` wrote; it has run, from
-midnight on. Without one, SmallVille is run until eight, exported and shown. Prints a column for
-each; `-`: its files cannot show this. "A day" is the mean of a person and 24 hours. In our files a
-renewed memory counts once. Two days take a few seconds.
+of `storage/` in a checkout, or one that `metropolis export genagent` wrote; it has run. Steps count
+from midnight; in our files those before the run's first one are left out. Without one, SmallVille
+is run until eight, exported and shown. Prints a column for each; `-`: its files cannot show this.
+"A day" is the mean of a person and 24 hours. In our files a renewed memory counts once. Two days
+take a few seconds.
 """
 
 import argparse
@@ -127,8 +128,8 @@ def apart(people: Json, pair: Iterable[str]) -> int:
     return int(max(abs(x1 - x2), abs(y1 - y2)))
 
 
-def moves(folder: Path, days: float, step_s: int) -> Iterator[tuple[str, str]]:
-    """What the people do."""
+def moves(folder: Path, days: float, step_s: int, first: int) -> Iterator[tuple[str, str]]:
+    """What the people do; before step `first` they stand still."""
     now: Json = {}
     doing: dict[str, tuple[str, str]] = {}  # activity, sector
     begun: dict[str, tuple[int, Json]] = {}  # lines -> first step with them, people before it
@@ -138,7 +139,6 @@ def moves(folder: Path, days: float, step_s: int) -> Iterator[tuple[str, str]]:
         former, now = now, now | changed
         showing = defaultdict(list)
         for name, of in now.items():
-            talking.append(bool(of["chat"]))
             if of["chat"]:
                 showing[json.dumps(of["chat"])].append(name)
             elif name in changed:
@@ -153,6 +153,9 @@ def moves(folder: Path, days: float, step_s: int) -> Iterator[tuple[str, str]]:
             begun.setdefault(lines, (step, former or now))
             if len(names) == 2:
                 talks[*sorted(names), lines].append((step, apart(now, names)))
+        if step < first:
+            continue
+        talking += [bool(of["chat"]) for of in now.values()]
         standing = Counter(tuple(of["movement"]) for of in now.values())
         shared += [standing[tuple(of["movement"])] > 1 for of in now.values()]
     spans = sorted((pair, of[0][0], of[-1][0] + 1) for (*pair, _), of in talks.items())
@@ -178,9 +181,10 @@ def column(folder: Path) -> dict[str, str]:
     """All figures of one simulation."""
     nested = folder / "reverie" / "meta.json"
     meta = read(nested if nested.exists() else folder / "meta.json")
-    step_s, days = meta["sec_per_step"], meta["step"] * meta["sec_per_step"] / 86400
+    step_s, first = meta["sec_per_step"], meta.get("metropolis_first_step", 0)
+    days = (meta["step"] - first) * step_s / 86400
     about = {"": folder.name, "people, hours": f"{len(meta['persona_names'])}, {days * 24:g}"}
-    return about | dict(memories(folder, days)) | dict(moves(folder, days, step_s))
+    return about | dict(memories(folder, days)) | dict(moves(folder, days, step_s, first))
 
 
 def main(arguments: list[str] | None = None) -> None:

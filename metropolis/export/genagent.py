@@ -174,6 +174,7 @@ class GenAgentExport:
             "maze_name": MAZE,
             "persona_names": [_name(name) for name in self._meta.agents],
             "step": self.steps,
+            "metropolis_first_step": self._first,
         }
 
     def _scratch(self, name: str, frame: Frame, since: Step, mind: Any) -> dict[str, Any]:

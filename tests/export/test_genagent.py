@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import runpy
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -32,6 +33,7 @@ from metropolis.worlds.smallville.author import author
 from metropolis.worlds.smallville.folder import populate
 from metropolis.worlds.smallville.settings import PRESETS, Settings
 
+EXAMPLE = Path(__file__).parents[2] / "examples/genagent_figures.py"
 FIRST, STEPS = 2160, 560
 """Six hours of steps from midnight on; the run's own steps."""
 PEOPLE = ("Dario Penn", "Edda Lindqvist", "Quinn Ashby", "Silas Crowe", "Wim de Groot")
@@ -135,6 +137,17 @@ def test_the_viewers_pages_find_what_they_read(exported: Path) -> None:
     assert meta["curr_time"] == "February 13, 2023, 07:33:20"
     assert all(len(move["description"].split("@")) == 2 for move in shown.values())
     assert [*read(exported / "environment" / "0.json")] == meta["persona_names"]
+
+
+def test_figures_are_those_of_the_run_without_the_hours_before_it(exported: Path) -> None:
+    figures = runpy.run_path(str(EXAMPLE))["column"](exported)
+    assert figures["people, hours"] == f"5, {STEPS / 360:g}"
+    talking: list[bool] = []
+    former: dict[str, Any] = {}
+    for step, changed in read(exported / "master_movement.json").items():
+        former |= changed
+        talking += [bool(of["chat"]) for of in former.values()] if int(step) >= FIRST else []
+    assert figures["time in conversation"] == f"{sum(talking) / len(talking):.1%}"
 
 
 def test_a_conversation_is_shown_by_both_while_they_hold_it(run: Path, exported: Path) -> None:
