@@ -92,7 +92,10 @@ def places(page: Any) -> list[list[float]]:
 
 
 def test_a_plane_is_shown_where_the_agents_are(tmp_path: Path, serve: Serve, show: Show) -> None:
-    page = show(serve(world(tmp_path, "plane", PLANE)))
+    names = {'f"agent {number}"': '["Trader 0", "Crier 0", "Trader 1", "Ada 20", "7"][number]'}
+    names |= {".split()[1]": ".split()[-1]"}
+    page = show(serve(world(tmp_path, "plane", PLANE | names)))
+    assert page.evaluate("metropolis.views.town[0].labels") == ["T0", "C0", "1", "20", "7"]
     for share in (0, 0.5, 1):
         page.evaluate("share => metropolis.moveTo('time', share * metropolis.transport.end)", share)
         *agents, (width, height) = places(page)

@@ -29,11 +29,18 @@ export function worldTime(side, step) {
   return days || date.toISOString().slice(0, 10) !== first ? `${date.toISOString().slice(0, 10)} ${time}` : time;
 }
 
-export function initials(name) {
-  const words = name.split(/\s+/u).filter(Boolean);
-  if (/^\d{1,3}$/u.test(words.at(-1) ?? "")) return words.at(-1); // Villager 12
-  const letters = words.length > 1 ? [words[0], words.at(-1)] : words;
-  return letters.map((word) => [...word][0] ?? "").join("").toUpperCase();
+// Of Villager 12 its number, or V12 if another agent has this number; of other names the initials.
+export function labelsOf(names) {
+  const words = names.map((name) => name.split(/\s+/u).filter(Boolean));
+  const uses = new Map();
+  for (const own of words) uses.set(own.at(-1), (uses.get(own.at(-1)) ?? 0) + 1);
+  return words.map((own) => {
+    const last = own.at(-1) ?? "";
+    const isNumber = /^\d{1,3}$/u.test(last);
+    if (isNumber && uses.get(last) === 1) return last;
+    const first = own.length > 1 ? [...own[0]][0] : "";
+    return (first + (isNumber ? last : ([...last][0] ?? ""))).toUpperCase();
+  });
 }
 
 const MODES = { versioned: "out of order", out_of_order: "out of order", conservative: "out of order, conservative", oracle_values: "oracle of values" };

@@ -3,7 +3,7 @@
 import { Stage, Taken, arrow, fitted, outlined, rounded } from "./canvas.js";
 import { isDark, leadColour } from "./colours.js";
 import { Fold } from "./fold.js";
-import { initials } from "./format.js";
+import { labelsOf } from "./format.js";
 import { pictureOf } from "./map_picture.js";
 import { layoutOf } from "./network.js";
 import { FINISHED, WAITING } from "./moment.js";
@@ -22,6 +22,7 @@ export class Town {
     const { map, graph } = side.meta;
     this.hops = graph ? layoutOf(graph.nodes, graph.edges) : null;
     this.crowd = new Int32Array(side.agents);
+    this.labels = labelsOf(side.meta.agents);
     this.picture = null;
     this.map = map;
     this.fold = map ? new Fold(map) : null;
@@ -335,10 +336,11 @@ export class Town {
     if (radius >= 8) {
       const share = moment.basis === "time" ? this.page.leads.share(moment.steps[agent] - moment.floor) : 0;
       context.fillStyle = waits || isOver ? theme.ink : isDark(share) ? "#fff" : "#111";
-      context.font = `600 ${Math.round(radius * (waits ? 0.78 : 0.9))}px system-ui, sans-serif`;
+      const label = this.labels[agent];
+      context.font = `600 ${Math.round(radius * (waits ? 0.78 : 0.9) * Math.min(1, 3 / label.length))}px system-ui, sans-serif`;
       context.textAlign = "center";
       context.textBaseline = "middle";
-      context.fillText(initials(this.side.meta.agents[agent]), x, y + 0.5);
+      context.fillText(label, x, y + 0.5);
     }
     if (this.stage.scale[0] >= NAMES_FROM && !this.hops) {
       const doing = this.side.doing(agent, moment.steps[agent]);
