@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -194,7 +194,8 @@ def command(
         for text in hours
         for count in agents or [whole.agents]
     ]
-    to_replay = _modes_to_replay(modes, settings, windows)
+    given = None if modes is None else {OUT_OF_ORDER.get(name, name): name for name in modes}
+    to_replay = _modes_to_replay(given, settings, windows)
     if "optimistic" not in to_replay and on_command_line({"speculation": speculation}):
         raise click.UsageError("--speculation is for the mode optimistic; omit it")
     check_moves(whole, setting.metric.name, setting.max_velocity, trace)
@@ -210,6 +211,11 @@ def command(
         file = Path(trace) / IN_RUN if Path(trace).is_dir() else Path(trace)
         is_whole = results[0][0] is read
         record_replays(record, *results[0], file if is_whole else None)
+    if given is not None:
+        results = [
+            (window, [replace(result, mode=given[result.mode]) for result in of_window])
+            for window, of_window in results
+        ]
     if as_json:
         flat = [result for _, of_window in results for result in of_window]
         click.echo(json.dumps([as_row(setting, flat, result) for result in flat], indent=2))
@@ -225,7 +231,7 @@ def command(
 
 
 def _modes_to_replay(
-    named: Sequence[str] | None,
+    named: Collection[str] | None,
     settings: Sequence[Setting],
     windows: Sequence[tuple[str, Trace]],
 ) -> Sequence[str]:
@@ -237,7 +243,7 @@ def _modes_to_replay(
                 "--modes: optimistic needs equal instances, the policy step or fcfs, no dispatcher "
                 "and no --reuse"
             )
-        return named
+        return [*named]
     is_uniform = len(settings[0].fleet.kinds) == 1
     has_reuse = settings[0].reuse is not None
     has_values = all(window.dependencies is not None for _, window in windows)

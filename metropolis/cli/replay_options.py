@@ -24,7 +24,10 @@ class CommaSeparated(click.ParamType[list[Any]]):
         most: int | None = None,
         also: Mapping[str, str] | None = None,
     ) -> None:
-        """`also` maps further names to choices; with `most` items are numbers from 1 to it."""
+        """`also` maps further names to choices; with `most` items are numbers from 1 to it.
+
+        Of two names of one choice the last is kept.
+        """
         self.choices, self.also, self.most = choices, also or {}, most
 
     def convert(
@@ -34,17 +37,16 @@ class CommaSeparated(click.ParamType[list[Any]]):
         if isinstance(value, list):
             return value
         items = [item.strip() for item in str(value).split(",") if item.strip()]
-        items = [self.also.get(item, item) for item in items]
         if not items:
             self.fail("is empty; give at least one item", param, ctx)
         for item in items:
-            if self.choices and item not in self.choices:
+            if self.choices and item not in (*self.choices, *self.also):
                 meant = did_you_mean(item, [*self.choices, *self.also])
                 names = ", ".join([*self.choices, *self.also])
                 self.fail(f"{item!r} is not one of {names}{meant}", param, ctx)
             if self.most and not (item.isdecimal() and 0 < int(item) <= self.most):
                 self.fail(f"{item!r} is not a whole number from 1 to {self.most}", param, ctx)
-        unique = list(dict.fromkeys(items))
+        unique = [*{self.also.get(item, item): item for item in items}.values()]
         return [int(item) for item in unique] if self.most else unique
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.names import counted
-from metropolis.runtime.replays.modes import AUTO_RISK, MODES
+from metropolis.runtime.replays.modes import AUTO_RISK, mode_of
 from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
 from metropolis.tables import numbers_table, print_whole
 from metropolis.trace.mining import InteractionGraph, critical_path
@@ -34,7 +34,7 @@ def as_row(
         "waste": waste(result),
         "perception_radius": setting.perception_radius,
         "max_velocity": setting.max_velocity,
-        "speculation": speculation_of(setting) if MODES[result.mode].is_optimistic else None,
+        "speculation": speculation_of(setting) if mode_of(result.mode).is_optimistic else None,
         "simulated": True,
     }
 
@@ -75,7 +75,7 @@ def print_table(
         print_whole(table, console)
         _print_queueing(console, chosen)
         _print_reuse(console, chosen, int(trace.calls.prompt_tokens.sum()))
-    if any(MODES[result.mode].is_bound for result in results):
+    if any(mode_of(result.mode).is_bound for result in results):
         console.print("* a bound, not an execution")
     console.print("µs/step: controller time per agent-step, real")
     if any(result.mode == "oracle_values" for result in results):
@@ -97,7 +97,7 @@ def _plugins(setting: Setting) -> str:
 def _risk(setting: Setting, results: Sequence[ReplayResult]) -> str:
     """The risk of the mode optimistic, if it was replayed and the risk is not the default."""
     is_told = setting.speculation != AUTO_RISK and any(
-        MODES[result.mode].is_optimistic for result in results
+        mode_of(result.mode).is_optimistic for result in results
     )
     return f", speculation {speculation_of(setting)}" if is_told else ""
 
@@ -143,12 +143,12 @@ def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:
     if by_values is not None:
         shares.append(by_values)
     return [
-        result.mode + ("*" if MODES[result.mode].is_bound else ""),
+        result.mode + ("*" if mode_of(result.mode).is_bound else ""),
         number(result.makespan_sim_s, ",.1f" if result.makespan_sim_s < 10_000 else ",.0f"),
         number(speedup(results, result, "lockstep"), ".2f"),
         number(speedup(results, result, "sequential"), ".2f"),
         " ".join(number(share, ".0%") for share in shares),
-        number(waste(result) if MODES[result.mode].is_optimistic else None, ".1%"),
+        number(waste(result) if mode_of(result.mode).is_optimistic else None, ".1%"),
         number(result.achieved_parallelism, ".2f" if result.achieved_parallelism < 100 else ",.0f"),
         number(result.utilisation, ".0%"),
         number(result.controller_us_per_agent_step, ".2f"),

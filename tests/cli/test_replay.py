@@ -48,9 +48,13 @@ def test_a_folder_of_a_run_and_the_mode_of_live_runs(
     folder = tmp_path / "run"
     folder.mkdir()
     Path(trace).rename(folder / "trace.parquet")
-    options = ("--modes", "out_of_order", "--json")
-    assert run(monkeypatch, "replay", str(folder), *options) == 0
-    assert [row["mode"] for row in json.loads(capsys.readouterr().out)] == ["versioned"]
+    options = ("--modes", "out_of_order", "--figures", str(tmp_path / "figures"))
+    assert run(monkeypatch, "replay", str(folder), *options, "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["mode"], row["rule"]) == ("out_of_order", "versioned")
+    assert (tmp_path / "figures" / "gantt.svg").exists()
+    assert run(monkeypatch, "replay", str(folder), *options[:2]) == 0
+    assert "\nout_of_order " in capsys.readouterr().out
 
 
 def test_a_policy_in_a_file_of_ones_own(

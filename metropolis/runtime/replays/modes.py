@@ -76,3 +76,8 @@ MODES: dict[str, Mode] = {
         Mode("no_dependency", is_bound=True),
     )
 }
+
+
+def mode_of(name: str) -> Mode:
+    """The mode of a replay with this name, which may be that of a run's mode."""
+    return MODES[OUT_OF_ORDER.get(name, name)]

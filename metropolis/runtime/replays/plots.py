@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metropolis.names import counted
-from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.modes import mode_of
 from metropolis.runtime.replays.replay import ReplayResult
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
@@ -140,7 +140,7 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
                 if r.mode == mode and (r.hours, r.agents, r.instances, r.policy) == group:
                     at.append(group_index + (index - (len(modes) - 1) / 2) * width)
                     height.append(r.makespan_sim_s)
-        axes.bar(at, height, width=width, label=mode + ("*" if MODES[mode].is_bound else ""))
+        axes.bar(at, height, width=width, label=mode + ("*" if mode_of(mode).is_bound else ""))
     axes.set_xticks(
         range(len(groups)),
         [
@@ -167,7 +167,8 @@ def write_figures(
         "completion_times": completion_times(results),
     }
     for window, of_window in windows:
-        timed = [r for r in of_window if r.mode in ("lockstep", "conservative", "versioned")]
+        of_rules = ("lockstep", "conservative", "versioned")
+        timed = [r for r in of_window if mode_of(r.mode).name in of_rules]
         same_setting = [
             r for r in timed if (r.instances, r.policy) == (timed[0].instances, timed[0].policy)
         ]
