@@ -15,7 +15,7 @@ from metropolis.runtime.checks.check_world import findings
 from metropolis.world.digest import digest, mutable_parts
 from metropolis.world.scenario import make_scenario, scenario_names
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
-from tests.world.planted import PLANTED, WALKS, DrawsInReset, Yard, each, yard
+from tests.world.planted import NAMES, PLANTED, WALKS, DrawsInReset, Yard, each, yard
 from tests.world.planted import Walker as YardWalker
 
 INSTALLED = [name for name in scenario_names() if find_spec(f"metropolis.worlds.{name}")]
@@ -112,6 +112,32 @@ def test_a_counter_in_a_class_is_found() -> None:
     (finding,) = findings(lambda: yard(Counts), seeds=[0], steps=1)
     assert finding.kind == "state"
     assert "step 0: the class attribute Counts.seen changed, and is 6 now;" in finding.sentence
+
+
+@dataclass
+class Ledger:
+    rows: list[list[str]] = field(default_factory=list)
+
+
+@dataclass
+class Trader(YardWalker):
+    ledger: Ledger = field(default_factory=Ledger)
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        self.ledger.rows.append([self.name])
+        return WALKS[0]
+
+
+def test_what_agents_share_is_one_finding() -> None:
+    def traders() -> Scenario:
+        ledger = Ledger()
+        return yard(agents=lambda: [Trader(name, ledger=ledger) for name in NAMES])
+
+    (finding,) = findings(traders)
+    assert finding.sentence.startswith(
+        "seed 0, step 0: the Ledger that the agents 'ann' (at .ledger), 'bob' (at .ledger) and 4 "
+        "more share changed, and is "
+    )
 
 
 def test_agents_are_needed() -> None:

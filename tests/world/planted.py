@@ -284,9 +284,9 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         Yard,
         gossips,
         "state",
-        r"seed 0, step \d+: the dict that the agents 'ann' \(at .news\) and 'bob' \(at .news\) "
-        "share changed, and is .* now; what changes must be written to entities or belong to one "
-        "agent",
+        r"seed 0, step \d+: the dict that the agents 'ann' \(at .news\), 'bob' \(at .news\) and 4 "
+        "more share changed, and is .* now; what changes must be written to entities or belong to "
+        "one agent",
     ),
     "keeps a class attribute": (
         KeepsAClassAttribute,

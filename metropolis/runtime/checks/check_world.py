@@ -110,18 +110,20 @@ def findings(
         raise MetropolisError("there are no seeds; at least one is needed")
     if isinstance(world, Path):
         world = f"{world}"
-    found: list[Finding] = []
+    found: dict[str, Finding] = {}
     for seed in numbers:
         make = _maker(world, agents, author, seed)
         elsewhere = None
         if isinstance(world, str) and author is None and not options:
             number = None if agents is None else whole_number("agents", agents, 1)
             elsewhere = partial(records_with_other_hashes, world, number, seed, steps)
+        check = _Check(make, seed, steps, schedules, options or {}, elsewhere)
         try:
-            found += _Check(make, seed, steps, schedules, options or {}, elsewhere).findings()
+            new = check.findings()
         except CausalityError as error:
-            found.append(Finding("causality", f"seed {seed}: {error}"))
-    return list(dict.fromkeys(found))
+            new = {f"{error}": Finding("causality", f"seed {seed}: {error}")}
+        found = found | new | found  # each as of its first seed
+    return list(found.values())
 
 
 def _maker(
@@ -174,24 +176,22 @@ class _Check:
         self._found: dict[str, Finding] = {}
         self._elsewhere = elsewhere
 
-    def findings(self) -> list[Finding]:
-        """All findings, in order; the later checks run only if the earlier ones pass."""
+    def findings(self) -> dict[str, Finding]:
+        """All findings, in order, by their keys; later checks run only if earlier ones pass."""
         scenario, other = self._make(), self._make()
         before = global_draws()
         try:
             beginning = checked_start(scenario, self._seed, self._options)
             again = checked_start(other, self._seed, self._options)
         except MetropolisError as error:
-            return [Finding("reset", f"seed {self._seed}: {error}")]
+            return {f"{error}": Finding("reset", f"seed {self._seed}: {error}")}
         if global_draws() != before:
             self._note("randomness", "World.reset draws from a global generator; use its seed")
         if beginning != again:
             self._note("reset", "World.reset returns something else the second time")
-        if self._found:
-            return list(self._found.values())
-        expected = self._watched(beginning)
-        self._compare(beginning, expected)
-        return list(self._found.values())
+        if not self._found:
+            self._compare(beginning, self._watched(beginning))
+        return self._found
 
     def _note(self, kind: str, what: str, key: str | None = None) -> None:
         """Keep a finding; of several with the same key only the first."""

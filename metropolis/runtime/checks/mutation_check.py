@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.names import cut
+from metropolis.names import cut, shortened
 from metropolis.world.base import Agent, World
 from metropolis.world.digest import Held, digest, mutable_parts
 
@@ -60,18 +60,23 @@ class Watch:
                     yield f"the global {module}.{name}", value
 
     def _shared(self) -> Iterator[Held]:
-        first: dict[int, tuple[str, Held]] = {}
+        """The objects that several agents have, without those within another one of these."""
+        values: dict[int, Any] = {}
+        places: dict[int, list[str]] = {}
         for name, agent in self._agents.items():
-            for key, held in mutable_parts(agent).items():
-                if key not in first:
-                    first[key] = (name, held)
-                elif first[key][0] != name:
-                    other, (path, value) = first[key]
-                    yield (
-                        f"the {type(value).__name__} that the agents {other!r} (at {path or '.'}) "
-                        f"and {name!r} (at {held[0] or '.'}) share",
-                        value,
-                    )
+            for key, (path, value) in mutable_parts(agent).items():
+                values[key] = value
+                places.setdefault(key, []).append(f"{name!r} (at {path or '.'})")
+        within: set[int] = set()
+        outer: list[int] = []
+        for key, at in places.items():
+            if len(at) > 1 and key not in within:
+                outer.append(key)
+                within |= mutable_parts(values[key]).keys() - {key}
+        for key in outer:
+            if key not in within:
+                kind, at = type(values[key]).__name__, places[key]
+                yield f"the {kind} that the agents {shortened(at, 2)} share", values[key]
 
 
 def global_draws() -> tuple[Any, Any]:
