@@ -15,7 +15,16 @@ from metropolis.runtime.checks.check_world import findings
 from metropolis.world.digest import digest, mutable_parts
 from metropolis.world.scenario import make_scenario, scenario_names
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
-from tests.world.planted import NAMES, PLANTED, WALKS, DrawsInReset, Yard, each, yard
+from tests.world.planted import (
+    NAMES,
+    PLANTED,
+    WALKS,
+    DrawsInReset,
+    WalksBackwards,
+    Yard,
+    each,
+    yard,
+)
 from tests.world.planted import Walker as YardWalker
 
 INSTALLED = [name for name in scenario_names() if find_spec(f"metropolis.worlds.{name}")]
@@ -160,6 +169,10 @@ def test_agents_are_needed() -> None:
         ({"agents": 0}, "agents is 0; it should be a whole number, at least 1"),
         ({"agents": yard().agents}, r"agents is \[.*; it should be a whole number, at least 1"),
         ({"world": yard, "agents": 3}, "agents is 3, but a scenario function makes its own; omit"),
+        (
+            {"world": lambda: yard(WalksBackwards), "agents": None},
+            "the world's max_velocity is -1; it",
+        ),
         ({"world": 3}, "the world is 3; it should be a World, a name, or a scenario function"),
     ],
 )

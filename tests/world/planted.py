@@ -148,6 +148,10 @@ class BeginsNowhere(Yard):
         return [*super().reset(seed=seed, options=options), Entity("sun", (0, 1e12))]
 
 
+class WalksBackwards(Yard):
+    max_velocity = -1
+
+
 class NarrowSpace(Yard):
     action_space = Choice(WALKS[:4])
 

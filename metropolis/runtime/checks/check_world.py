@@ -30,6 +30,7 @@ from metropolis.runtime.checks.randomized_runs import (
     difference,
 )
 from metropolis.runtime.checks.rearranged_sets import rearrange_sets
+from metropolis.runtime.live.setup import checked_reach
 from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
@@ -179,6 +180,7 @@ class _Check:
     def findings(self) -> dict[str, Finding]:
         """All findings, in order, by their keys; later checks run only if earlier ones pass."""
         scenario, other = self._make(), self._make()
+        checked_reach(scenario.world)
         before = global_draws()
         try:
             beginning = checked_start(scenario, self._seed, self._options)
