@@ -275,7 +275,8 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         each(Walker),
         "order",
         "seed 0, lockstep with the members of clusters in another order differs from "
-        r"lockstep: step \d+, the entity '\w+'\['state'\]\['apples'\] is \d instead of \d",
+        r"lockstep: step \d+, the entity '\w+'\['state'\]\['apples'\] is \d instead of \d; process "
+        r"them in a fixed order, for example `sorted\(cluster, key=lambda member: member.name\)`",
     ),
     "shares a dict": (
         SharesADict,

@@ -273,6 +273,8 @@ class _Check:
             expected,
             lockstep(),
             orders=orders,
+            advice="; process them in a fixed order, for example "
+            "`sorted(cluster, key=lambda member: member.name)`",
         )
         self._compare_hashes(beginning, expected)
         for name, rule in rules.items():
@@ -292,6 +294,7 @@ class _Check:
         *,
         pauses: Random | None = None,
         orders: Random | None = None,
+        advice: str = "",
     ) -> None:
         if self._has_serious_finding:
             return
@@ -303,7 +306,7 @@ class _Check:
         except Exception as error:  # noqa: BLE001 -- lockstep raised none: a finding
             found = f"{type(error).__name__}: {error}, and in lockstep there is none"
         if found is not None:
-            self._note(kind, f"{what} differs from lockstep: {found}")
+            self._note(kind, f"{what} differs from lockstep: {found}{advice}")
 
     def _compare_hashes(self, beginning: Start, expected: list[StepRecord]) -> None:
         if self._has_serious_finding or self._elsewhere is None:
