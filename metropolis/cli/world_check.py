@@ -28,7 +28,7 @@ from metropolis.runtime.checks.check_world import findings
 def check_command(name: str, agents: int | None, seeds: int, steps: int, schedules: int) -> None:
     """Search the world NAME for anything that makes its history depend on the schedule.
 
-    Exits with status 1 if a problem is found.
+    Exits with status 1 if a problem is found, and with 2 if an agent or the world raises an error.
     """
     found = findings(name, agents, seeds=range(seeds), steps=steps, schedules=schedules)
     for finding in found:

@@ -142,6 +142,17 @@ def test_an_unsound_world(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.output.startswith("state: seed 0, step 0: the world's attribute 'visits' changed")
 
 
+def test_a_world_that_raises_is_no_finding(tmp_path: Path) -> None:
+    path = tmp_path / "moody.py"
+    path.write_text(SOURCE.replace("NUMBER", "(1 // 0)"))
+    code = "import sys; from metropolis.cli import main; sys.argv[1:1] = 'world', 'check'; main()"
+    result = check(path, code)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "ZeroDivisionError" in result.stderr
+    told = CliRunner().invoke(check_command, ["--help"]).output
+    assert "and with 2 if an agent or the world raises" in " ".join(told.split())
+
+
 def test_a_world_that_is_not_there() -> None:
     result = CliRunner().invoke(check_command, ["atlantis"])
     assert isinstance(result.exception, MetropolisError)
