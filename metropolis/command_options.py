@@ -72,6 +72,13 @@ MODEL = click.option(
     "precedence over that of a function.",
 )
 
+WORLD_OPTION = click.option(
+    "--world-option",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of the world, such as preset=code-1.0 of smallville. May be repeated.",
+)
+
 
 def _seeds(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]

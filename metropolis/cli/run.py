@@ -24,6 +24,7 @@ from metropolis.cli.verification import verification, verify_options
 from metropolis.command_options import (
     INSTANCE,
     MODEL,
+    WORLD_OPTION,
     Integer,
     NamedChoice,
     Number,
@@ -57,12 +58,7 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 
 @click.command(name="run")
 @click.argument("world", required=False)
-@click.option(
-    "--world-option",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="An option of the world, such as preset=code-1.0 of smallville. May be repeated.",
-)
+@WORLD_OPTION
 @click.option("--agents", type=_COUNT, help="Number of agents. [default: the world's own]")
 @click.option("--hours", type=_POSITIVE, help="Length in simulated hours.")
 @click.option(

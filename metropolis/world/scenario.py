@@ -22,7 +22,7 @@ from metropolis.world.user_code import file_of, load_function, names_file
 
 GROUP = "metropolis.worlds"
 """Entry points: name -> a function (*, agents: int | None, seed: int) -> Scenario; further keyword
-parameters with defaults are the world's options."""
+parameters are the world's options."""
 FOLDERS = "metropolis.folders"
 """Entry points: name -> the same, with the folder that holds `name.json` as first argument."""
 

@@ -37,17 +37,25 @@ def keyword_arguments(
 ) -> dict[str, Any]:
     """The `options` as arguments of `maker`, texts converted to the types of its parameters.
 
-    Raises MetropolisError if `maker` lacks one, or a text cannot be converted.
+    Raises MetropolisError if `maker` lacks one or needs another, or a text cannot be converted.
     """
-    if not options:
-        return {}
     try:
-        parameters = signature(maker, eval_str=True).parameters
+        parameters = signature(maker, eval_str=bool(options)).parameters
+    except (TypeError, ValueError):  # the call will tell
+        return dict(options)
     except NameError as error:
         raise MetropolisError(
             f"the world {world!r}: the types of its options cannot be read ({error})"
         ) from error
     known = [name for name, one in parameters.items() if one.kind in _BY_NAME and name not in _OWN]
+    for name in known:
+        is_needed = parameters[name].default is Parameter.empty and name not in options
+        if is_needed and parameters.keys() >= {*_OWN}:
+            raise MetropolisError(
+                f"the world {world!r} needs its option {name!r}; give it with --world-option "
+                f"{name}=VALUE, in Python among the options of make_scenario or the world_options "
+                "of check_world"
+            )
     arguments = {}
     for name, value in options.items():
         if name not in known:

@@ -135,7 +135,7 @@ def test_a_world_whose_modules_the_script_has_found(tmp_path: Path) -> None:
 
 
 def test_an_unsound_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = lambda name, agents, seed: yard(SharesADict)  # noqa: E731
+    made = lambda name, agents, seed, options: yard(SharesADict)  # noqa: E731
     monkeypatch.setattr(check_world, "make_scenario", made)
     result = CliRunner().invoke(check_command, ["yard", "--seeds", "1"])
     assert result.exit_code == 1
@@ -151,6 +151,20 @@ def test_a_world_that_raises_is_no_finding(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in result.stderr
     told = CliRunner().invoke(check_command, ["--help"]).output
     assert "and with 2 if an agent or the world raises" in " ".join(told.split())
+
+
+def test_options_of_a_world(tmp_path: Path) -> None:
+    path = tmp_path / "moody.py"
+    text = SOURCE.replace("NUMBER", "1").replace("seed):", "seed, kind: str, size: int = 1):")
+    path.write_text(text.replace("yard(Moody)", "yard({'moody': Moody}[kind])"))
+    few = [f"{path}", "--seeds", "1", "--steps", "4", "--schedules", "1"]
+    result = CliRunner().invoke(check_command, few)
+    assert f"the world '{path}' needs its option 'kind'; give it with --world-option kind=" in str(
+        result.exception
+    )
+    given = ["--world-option", "kind=moody", "--world-option", "size=3"]
+    result = CliRunner().invoke(check_command, [*few, *given])
+    assert result.output.startswith("nothing found"), result.output
 
 
 def test_a_world_that_is_not_there() -> None:

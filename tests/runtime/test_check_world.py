@@ -165,6 +165,12 @@ def test_agents_are_needed() -> None:
         ({"seeds": "ab"}, "seeds is 'ab'; it should be a list of whole numbers"),
         ({"seeds": [-1]}, "a seed is -1; it should be a whole number from 0"),
         ({"options": 5}, "options is 5; it should be a dictionary, or None"),
+        ({"world_options": 5}, "world_options is 5; it should be a dictionary, or None"),
+        ({"world_options": {"size": 3}}, "the world 'smallville' has no option 'size'"),
+        (
+            {"world": yard, "agents": None, "world_options": {"size": 3}},
+            "world_options is {'size': 3}, but only a world given by its name takes them",
+        ),
         ({"author": 5}, "author is 5; it should be a function, or None"),
         ({"agents": 0}, "agents is 0; it should be a whole number, at least 1"),
         ({"agents": yard().agents}, r"agents is \[.*; it should be a whole number, at least 1"),

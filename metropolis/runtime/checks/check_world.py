@@ -2,8 +2,9 @@
 
 Lockstep runs first, sequentially and monitored: bounds, spaces, global randomness, state outside
 the engine. Then the same run is repeated with clusters in another order, with other hashes of texts
-(if the world is given by its name, without author and options), out of order under both rules with
-random delays, and interrupted and resumed; all histories must be equal.
+(if the world is given by its name, without author and options, and its own options are texts or
+numbers), out of order under both rules with random delays, and interrupted and resumed; all
+histories must be equal.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from metropolis.llm.backends.scripted import Author
 from metropolis.names import cut
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.checks.mutation_check import Watch, global_draws
-from metropolis.runtime.checks.other_hashes import as_read, records_with_other_hashes
+from metropolis.runtime.checks.other_hashes import PLAIN, as_read, records_with_other_hashes
 from metropolis.runtime.checks.randomized_runs import (
     Trial,
     WatchedWorld,
@@ -61,6 +62,7 @@ def check_world(
     steps: Step = 30,
     schedules: int = 3,
     options: Mapping[str, Any] | None = None,
+    world_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Raise MetropolisError with the first finding; return if there is none.
 
@@ -74,6 +76,7 @@ def check_world(
         steps=steps,
         schedules=schedules,
         options=options,
+        world_options=world_options,
     )
     for finding in found:
         raise MetropolisError(finding.sentence)
@@ -88,6 +91,7 @@ def findings(
     steps: Step = 30,
     schedules: int = 3,
     options: Mapping[str, Any] | None = None,
+    world_options: Mapping[str, Any] | None = None,
 ) -> list[Finding]:
     """Return the defects found in a world; an empty list is no proof.
 
@@ -100,10 +104,12 @@ def findings(
         steps: number of steps of each run.
         schedules: number of random schedules under each rule.
         options: for `World.reset`.
+        world_options: those of the world, as the `options` of `make_scenario`; for a name.
     """
     steps = whole_number("steps", steps, 1)
     schedules = whole_number("schedules", schedules, 0)
     check_options(options)
+    check_options(world_options, "world_options")
     check_function("author", author)
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise MetropolisError(f"seeds is {cut(seeds)}; it should be a list of whole numbers")
@@ -113,11 +119,14 @@ def findings(
         world = f"{world}"
     found: dict[str, Finding] = {}
     for seed in numbers:
-        make = _maker(world, agents, author, seed)
+        make = _maker(world, agents, author, seed, world_options)
         elsewhere = None
-        if isinstance(world, str) and author is None and not options:
+        is_plain = all(isinstance(value, PLAIN) for value in (world_options or {}).values())
+        if isinstance(world, str) and author is None and not options and is_plain:
             number = None if agents is None else whole_number("agents", agents, 1)
-            elsewhere = partial(records_with_other_hashes, world, number, seed, steps)
+            elsewhere = partial(
+                records_with_other_hashes, world, number, seed, steps, world_options
+            )
         check = _Check(make, seed, steps, schedules, options or {}, elsewhere)
         try:
             new = check.findings()
@@ -132,11 +141,17 @@ def _maker(
     agents: Sequence[Agent] | int | None,
     author: Author | None,
     seed: int,
+    options: Mapping[str, Any] | None,
 ) -> Callable[[], Scenario]:
     if isinstance(world, str):
         # make_scenario refuses what is no number
         number: Any = agents
-        return partial(_made, partial(make_scenario, world, agents=number, seed=seed), author)
+        make = partial(make_scenario, world, agents=number, seed=seed, options=options)
+        return partial(_made, make, author)
+    if options:
+        raise MetropolisError(
+            f"world_options is {cut(options)}, but only a world given by its name takes them"
+        )
     if not isinstance(world, World):
         if not callable(world):
             raise MetropolisError(

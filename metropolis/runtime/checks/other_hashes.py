@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from metropolis.world.record import StepRecord
 from metropolis.world.scenario import make_scenario
 from metropolis.world.user_errors import explanation_of
 
+PLAIN = str, int, float, type(None)
+"""Types of options that the other process gets as they are."""
 BEGIN = f"""
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -33,7 +36,11 @@ main(*sys.argv[2:])
 
 
 def records_with_other_hashes(
-    name: str, agents: int | None, seed: int, steps: Step
+    name: str,
+    agents: int | None,
+    seed: int,
+    steps: Step,
+    options: Mapping[str, str | int | float | None] | None,
 ) -> list[StepRecord]:
     """The beginning and the history of the world `name` in lockstep; see `as_read`.
 
@@ -46,11 +53,21 @@ def records_with_other_hashes(
         history, failure, output = (
             Path(folder) / name for name in ("history", "failure", "output")
         )
-        run = {"name": name, "agents": agents, "seed": seed, "steps": steps}
+        run = {"name": name, "agents": agents, "seed": seed, "options": dict(options or {})}
         path = json.dumps([str(entry) for entry in sys.path])
         with open(output, "wb") as errors:  # a pipe would be waited for, if the world keeps it
             ended = subprocess.run(
-                [sys.executable, "-P", "-c", BEGIN, path, history, failure, json.dumps(run)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    BEGIN,
+                    path,
+                    history,
+                    failure,
+                    str(steps),
+                    json.dumps(run),
+                ],
                 env={**os.environ, "PYTHONHASHSEED": hashes},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -75,13 +92,13 @@ def as_read(beginning: Start, records: list[StepRecord]) -> list[StepRecord]:
     return [record_of(line_of(record)) for record in (first, *records)]
 
 
-def main(history: str, failure: str, run: str) -> None:
-    """Write the history, or the reason why there is none; `run` has the arguments above as JSON."""
-    of: dict[str, Any] = json.loads(run)
+def main(history: str, failure: str, steps: str, made: str) -> None:
+    """Write the history, or the reason why there is none; `made`: `make_scenario`'s arguments."""
+    of: dict[str, Any] = json.loads(made)
     try:
-        scenario = make_scenario(of["name"], agents=of["agents"], seed=of["seed"])
+        scenario = make_scenario(**of)
         start = checked_start(scenario, of["seed"], {})
-        records = Trial(scenario, start, lockstep(), of["seed"]).run(of["steps"])
+        records = Trial(scenario, start, lockstep(), of["seed"]).run(int(steps))
     except Exception as error:
         Path(failure).write_text(explanation_of(error) or f"{error}")
         raise SystemExit(1) from error
