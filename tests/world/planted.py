@@ -193,12 +193,14 @@ class Unsaveable(Walker):
 
 @dataclass
 class Untyped(Walker):
-    """The type of a field does not name that of its items."""
+    """The type of a field does not name that of its items, of which there are some at one step."""
 
     steps: dict = field(default_factory=dict)  # type: ignore[type-arg]
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
-        self.steps[self.step] = True
+        self.steps.clear()
+        if self.step == 20:
+            self.steps[20] = True
         return WALKS[0]
 
 
@@ -379,7 +381,7 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         Yard,
         each(Unsaveable),
         "saving",
-        r"seed 0, step 15: the field 'thing' of the agent 'ann' \(Unsaveable\) cannot be .*",
+        r"seed 0, step 0: the field 'thing' of the agent 'ann' \(Unsaveable\) cannot be .*",
     ),
     "asks the same in parallel": (Yard, each(Branches), *LATE),
     "goes by the first answer": (Yard, each(Hasty), *LATE),
@@ -387,8 +389,8 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         Yard,
         each(Untyped),
         "saving",
-        r"seed 0, step 15: the field 'steps' of the agent 'ann' \(Untyped\) is \{0: True.*… and "
-        r"would be restored as \{'0': True.*…; values should have the type of their field.*",
+        r"seed 0, step 21: the field 'steps' of the agent 'ann' \(Untyped\) is \{20: True.* and "
+        r"would be restored as \{'20': True.*; values should have the type of their field.*",
     ),
 }
 """What is wrong -> the world, its agents, the kind of the first finding, and its sentence."""

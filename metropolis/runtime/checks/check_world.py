@@ -346,19 +346,21 @@ class _Check:
             return
         half = self._steps // 2
         trial = Trial(self._make(), beginning, lockstep(), self._seed)
-        trial.run(half)
+        self._check_saved(trial.scenario.agents, -1)
+        trial.run(half, partial(self._check_saved, trial.scenario.agents))
+        if self._has_serious_finding:
+            return
         try:
             copies_of(self._make().agents)  # as stores, forks and optimistic runs do
             saved = {a.name: json.dumps(save(a)) for a in trial.scenario.agents}
-            for agent in trial.scenario.agents:
-                check_saved(agent, json.loads(saved[agent.name]))
             restored, rearranged = self._restored(saved), self._restored(saved)
         except (MetropolisError, TypeError) as error:
             self._note("saving", f"step {half}: {error}")
             return
         start = Start(half, *trial.store.world(half))
         resumed = Trial(restored, start, lockstep(), self._seed)
-        if found := difference(expected[half:], resumed.run(self._steps)):
+        check = partial(self._check_saved, restored.agents)
+        if found := difference(expected[half:], resumed.run(self._steps, check)):
             self._note(
                 "saving",
                 f"a run saved and resumed at step {half} differs from lockstep: {found}; an agent "
@@ -372,6 +374,14 @@ class _Check:
                     f"a run resumed at step {half} with agents whose sets have another order "
                     f"differs from lockstep: {found}; sort sets before their order matters",
                 )
+
+    def _check_saved(self, agents: Sequence[Agent], step: Step) -> None:
+        """Note the first state of an agent, after `step`, that cannot be restored."""
+        try:
+            for agent in agents:
+                check_saved(agent, json.loads(json.dumps(save(agent))))
+        except (MetropolisError, TypeError) as error:
+            self._note("saving", f"step {step + 1}: {error}", "saved")
 
     def _restored(self, saved: Mapping[str, str]) -> Scenario:
         scenario = self._make()
