@@ -213,8 +213,9 @@ class LLM:
         check_options(options, f"llm.{method}()")
         if self.has_ended:
             raise MetropolisError(
-                f"llm.{method}() of step {self._step} is called too late: keep no llm, and use the "
-                "one that each call of proceed or answer is given"
+                f"llm.{method}() of {self._program!r} at step {self._step} is called too late: "
+                "wait for calls before the end, keep no llm, and use the one that each call of "
+                "proceed or answer is given"
             )
         function = options.get("function") or ("complete" if messages is None else "chat")
         max_tokens, temperature = options.get("max_tokens", 256), options.get("temperature", 0.7)

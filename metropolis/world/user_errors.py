@@ -44,9 +44,10 @@ def describe_error(error: BaseException, owner: object) -> str:
 
     Without an owner, lines of Python's library and of metropolis are skipped.
     """
-    error = first_error(error)
-    lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    group, error = error, first_error(error)
+    traceback = error.__traceback__ or group.__traceback__
+    lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback)]
+    what = " ".join(f"{type(error).__name__}: {_text(error)}".split()).removesuffix(":")
     if owner is None:
         lines = [line for line in lines if not _is_engine(line[0])]
         if not lines:
@@ -58,6 +59,13 @@ def describe_error(error: BaseException, owner: object) -> str:
         error.obj.close()  # Python would warn of it as well
         return f"{where}: {what}; write await before the call, with the call in parentheses"
     return f"{where}: {what}; fix it there"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return f"{error}"
+    except Exception as failure:  # noqa: BLE001 -- an author's method may raise anything
+        return f"its __str__ raises {type(failure).__name__}"
 
 
 def _is_engine(file: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction
+from metropolis.world.user_errors import explanation_of
 from metropolis.world.view import View
 
 PROFILE = "llama-3-8b/l4"
@@ -238,5 +240,42 @@ def test_a_kept_llm_is_refused(
     mode: str, world: type[Line], agent: type[Thinker], place: str
 ) -> None:
     """Its calls were bought and stood in no record."""
-    with pytest.raises(MetropolisError, match=f"{place}: .*is called too late: keep no llm"):
+    with pytest.raises(MetropolisError, match=f"{place}: .*is called too late: .*keep no llm"):
         run(world(1), agent, mode=mode)
+
+
+def test_a_call_that_is_left_behind_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    class Leaver(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            asyncio.ensure_future(llm.chat("well?"))  # noqa: RUF006
+
+    run(Line(1), Leaver, 1)
+    gc.collect()
+    sentence = (
+        "metropolis: a task that nothing waited for failed: .*llm.chat\\(\\) of 'a0' at step 0 .*\n"
+    )
+    assert re.fullmatch(sentence, capsys.readouterr().err)
+
+
+class Untold(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        return f"{1 / 0}"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ExceptionGroup("two", [ValueError("a"), KeyError("b")]), "ValueError: a"),
+        (Untold(), "Untold: its __str__ raises ZeroDivisionError"),
+    ],
+)
+def test_unusual_errors_have_a_sentence(error: Exception, told: str) -> None:
+    class Raises(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            raise error
+
+    line = Raises.proceed.__code__.co_firstlineno + 1
+    with pytest.raises(type(error)) as raised:
+        run(Line(1), Raises)
+    sentence = f"step 0, agent 'a0', in {Raises.proceed.__qualname__}: {__file__}:{line}: {told}; "
+    assert (explanation_of(raised.value) or "").startswith(sentence)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from selectors import BaseSelector
 from typing import Any
 
 from metropolis.llm.base import BudgetExhausted
+from metropolis.llm.followed_tasks import FollowedTask
 from metropolis.types import MetropolisError
 from metropolis.workers.event_loop import cancel_all
 from metropolis.workers.invocations import Invocations, recording_ctrl_c, runs_user_code
 from metropolis.workers.watchdog import Watchdog
+from metropolis.world.user_errors import describe_error
 
 GC_THRESHOLDS = 200_000, 20, 100
 """Thresholds of Python's garbage collector: a run creates many objects and hardly any cycles, and
@@ -29,10 +32,16 @@ class _Loop(asyncio.SelectorEventLoop):
             raise MetropolisError("the event loop is stopped; agents should leave it running")
         super().stop()
 
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
         """Report an error that nothing waited for, unless the run has ended because of it."""
-        if not isinstance(context.get("exception"), BudgetExhausted):
-            super().call_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, BudgetExhausted):
+            return
+        if error is None or not isinstance(context.get("future"), FollowedTask):
+            super().default_exception_handler(context)
+            return
+        sentence = describe_error(error, None)
+        sys.stderr.write(f"metropolis: a task that nothing waited for failed: {sentence}\n")
 
 
 @contextmanager
