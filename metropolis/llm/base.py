@@ -71,7 +71,7 @@ class Request:
     @property
     def where(self) -> str:
         """The name of this request in errors."""
-        return f"{self.function} of agent {self.agent} at step {self.step}"
+        return f"{self.function} of {self.program!r} at step {self.step}"
 
     @property
     def text(self) -> str:

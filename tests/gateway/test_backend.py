@@ -117,7 +117,7 @@ def test_a_call_goes_to_an_engine_of_its_model() -> None:
         (
             "bad request",
             RefusedError,
-            "answered plan of agent 3 at step 14 with HTTP 400: too long",
+            "answered plan of 'agent 3' at step 14 with HTTP 400: too long",
         ),
         ("rate limited", RateLimitedError, "HTTP 429: slow down"),
     ],

@@ -21,7 +21,7 @@ def request(**changes: Any) -> Request:
         "temperature": 0.5,
         "seed": 1,
         "priority": 14,
-        "program": "agent 3",
+        "program": f"agent {changes.get('agent', 3)}",
     }
     if "messages" in changes:
         del fields["prompt"]

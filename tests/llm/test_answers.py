@@ -104,7 +104,7 @@ def test_an_endless_answer_is_aborted(backend: str, script: str) -> None:
     error, server = failure(BACKENDS[backend], sends)
     assert isinstance(error, MalformedError)
     assert sentence in str(error) or "not HTTP" in str(error)
-    assert "plan of agent 3 at step 14" in str(error)
+    assert "plan of 'agent 3' at step 14" in str(error)
     assert server.sent_bytes < 20_000_000  # including the sockets' buffers
 
 

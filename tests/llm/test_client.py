@@ -181,9 +181,15 @@ def test_an_exhausted_budget_gets_a_sentence() -> None:
     with pytest.raises(BudgetExhausted) as raised:
         run_virtually(Client(Fake(), max_tokens=30).call(request()))
     assert str(raised.value) == (
-        "the budget is exhausted: 30 tokens are left, plan of agent 3 at step 14 could take 45; "
+        "the budget is exhausted: 30 tokens are left, plan of 'agent 3' at step 14 could take 45; "
         "resume with a larger budget"
     )
+
+
+def test_amounts_of_money_that_differ_are_told_apart() -> None:
+    client = Client(Fake(), max_cost=0.000044, prices=Prices(1, 1))
+    with pytest.raises(BudgetExhausted, match=r"0\.00004 of .* could take 0\.00005;"):
+        run_virtually(client.call(request()))
 
 
 @pytest.mark.parametrize(
@@ -262,8 +268,8 @@ def test_a_hanging_call_times_out() -> None:
         with pytest.raises(TimedOutError) as raised:
             await Client(fake, timeout_s=30, retries=2).call(request())
         assert str(raised.value) == (
-            "fake model at http://nowhere gave no answer within 30 s to plan of agent 3 at step 14 "
-            "(3 attempts)"
+            "fake model at http://nowhere gave no answer within 30 s to plan of 'agent 3' at step "
+            "14 (3 attempts)"
         )
         return asyncio.get_running_loop().time()
 

@@ -86,7 +86,7 @@ def test_nothing_is_lost(kind: str, connect: Connect, tmp_path: Path) -> None:
             assert answer == Completion(f"to call {number}", 5, 7, "stop")
         else:
             assert isinstance(answer, LLMError), answer
-            assert f"plan of agent {number} at step 14" in str(answer)
+            assert f"plan of 'agent {number}' at step 14" in str(answer)
             assert "http://127.0.0.1:" in str(answer)
             assert f"({RETRIES + 1} attempts)" in str(answer)
     answered = [answer for answer in answers if isinstance(answer, Completion)]
@@ -127,7 +127,7 @@ def test_a_truncated_answer_is_malformed(backend: Connect) -> None:
     async def ask() -> None:
         async with FaultyServer(lambda number: "cut") as server:
             client = Client(backend(server.url), retries=0)
-            with pytest.raises(MalformedError, match="broke off its answer to plan of agent 3"):
+            with pytest.raises(MalformedError, match="broke off its answer to plan of 'agent 3'"):
                 await client.call(chat("a"))
             await client.close()
 
@@ -158,7 +158,7 @@ def test_a_dead_address_is_reported_at_once(connect: Connect) -> None:
         ) as raised:
             await backend.check()
         assert "secret" not in str(raised.value)
-        with pytest.raises(UnavailableError, match=r"plan of agent 3 at step 14.*\(2 attempts\)"):
+        with pytest.raises(UnavailableError, match=r"plan of 'agent 3' at step 14.*\(2 attempts\)"):
             await Client(backend, retries=1, patience_s=0).call(chat("a"))
         await backend.close()
 

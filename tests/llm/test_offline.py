@@ -118,7 +118,7 @@ def test_an_array_may_be_empty() -> None:
 
 @pytest.mark.parametrize("beyond", [{"regex": "a|b"}, {"json_schema": {"type": "odd"}}])
 def test_constraints_that_the_author_cannot_follow_are_refused(beyond: dict[str, object]) -> None:
-    with pytest.raises(RefusedError, match="which plan of agent 3 at step 14 requires"):
+    with pytest.raises(RefusedError, match="which plan of 'agent 3' at step 14 requires"):
         run_virtually(Scripted().complete(request(**beyond)))
 
 
@@ -140,7 +140,7 @@ def test_an_earlier_run_is_replayed(tmp_path: Path) -> None:
     journal.close()
     backend = Replay(path)
     assert run_virtually(backend.complete(request(seed=99))) == answer
-    with pytest.raises(RefusedError, match="no answer to converse of agent 3 at step 14"):
+    with pytest.raises(RefusedError, match="no answer to converse of 'agent 3' at step 14"):
         run_virtually(backend.complete(request(function="converse")))
     with pytest.raises(MetropolisError, match="nowhere does not exist"):
         Replay(tmp_path / "nowhere")
@@ -176,5 +176,5 @@ def test_the_digest_covers_the_model_input() -> None:
     ],
 )
 def test_an_invalid_request_is_refused(changes: dict[str, object], sentence: str) -> None:
-    with pytest.raises(MetropolisError, match=f"plan of agent 3 at step 14: .*{sentence}"):
+    with pytest.raises(MetropolisError, match=f"plan of 'agent 3' at step 14: .*{sentence}"):
         request(**changes)

@@ -124,7 +124,7 @@ def test_unsupported_requests_are_refused(
     with pytest.raises(RefusedError, match="HTTP 400") as raised:
         using(lambda backend: Client(backend).call(sent))
     assert str(raised.value).startswith(f"SGLang at {sglang_url}")
-    assert "plan of agent 3 at step 14" in str(raised.value)
+    assert "plan of 'agent 3' at step 14" in str(raised.value)
 
 
 def metric(url: str, name: str) -> float:

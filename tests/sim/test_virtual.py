@@ -51,7 +51,7 @@ def test_a_call_is_refused_if_an_idle_instance_refuses_it(
     else:
         with pytest.raises(RefusedError) as found:
             asyncio.run(call())
-        assert str(found.value) == f"plan of agent 3 at step 14: {reason}"
+        assert str(found.value) == f"plan of 'agent 3' at step 14: {reason}"
 
 
 class Ends(Fcfs):
