@@ -191,7 +191,8 @@ class Gate:
         if self.token_budget.can_never_fit(need.tokens_max):
             left, needed = f"{self.token_budget.left:,.0f} tokens", f"{need.tokens_max:,}"
         else:
-            left, needed = f"{self.cost_budget.left:.4f} of the money", f"{need.cost_max:.4f}"
+            left, needed = _told_apart(self.cost_budget.left, need.cost_max)
+            left += " of the money"
         if workers > 1:
             left += f" of a worker's share, one of {workers},"
         reason = " to redistribute the rest, or" if workers > 1 else ""
@@ -281,6 +282,15 @@ class Gate:
             self.requests.take(now, 1)
         entry = None if self.tokens is None else self.tokens.take(now, need.expected_tokens)
         return Turn(need, reserved, entry)
+
+
+def _told_apart(one: float, other: float) -> tuple[str, str]:
+    """Two numbers with so many decimals, at least 4, that they differ if possible."""
+    for decimals in range(4, 16):
+        texts = f"{one:.{decimals}f}", f"{other:.{decimals}f}"
+        if texts[0] != texts[1]:
+            break
+    return texts
 
 
 def worker_share(name: str, limit: RateLimit | None, workers: int) -> int | None:
