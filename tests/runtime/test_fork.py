@@ -225,7 +225,8 @@ def test_an_answer_that_is_lost_is_named_with_what_can_be_forked(tmp_path: Path)
         for key, answer in answers:
             if key.step != gone:
                 kept_ones.put(key, answer)
-    said = rf"no answer to 'w0\d' in step {gone}, (think|talk), .* checkpoint: 4, 16"
+    said = rf"no answer to 'w0\d' in step {gone}, (think|talk), so step {gone + 1} cannot be "
+    said += rf"reproduced; steps 4 to {gone} can be shown or forked, .* checkpoint: 4, 16"
     with pytest.raises(MetropolisError, match=said):
         town.fork(tmp_path / "origin", tmp_path / "branch", at=gone + 1)
     assert not (tmp_path / "branch").exists()

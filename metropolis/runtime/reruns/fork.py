@@ -184,17 +184,24 @@ def checkpoint_at(
 ) -> Checkpoint:
     """The state of the run at step `at`."""
     start = rerun.checkpoint(at)
-    if start.step == at:
+    reached = start.step
+    if reached == at:
         return start
     try:
         for known, record in rerun.steps(start, at):
             if line_of(known) != line_of(record):
                 raise _DivergedError(f"step {record.step} differs from the recorded step")
             on_step(record)
+            reached = record.step + 1
     except Exception as error:
         if rerun.answers.missing is None and not isinstance(error, _DivergedError):
             raise
-        raise MetropolisError(_why(rerun, agents, at, error)) from error
+        steps = f"step {reached}" if reached == start.step else f"steps {start.step} to {reached}"
+        why = _why(rerun, agents, at, error)
+        kept = ", ".join(map(str, rerun.origin.checkpoints.steps())) or "none"
+        raise MetropolisError(
+            f"{why}; {steps} can be shown or forked, and those with a checkpoint: {kept}"
+        ) from error
     return rerun.checkpoint_after(at)
 
 
@@ -203,15 +210,13 @@ class _DivergedError(MetropolisError):
 
 
 def _why(rerun: Rerun, agents: Sequence[Agent], at: Step, error: Exception) -> str:
-    """Explain why the step cannot be forked, and which steps can."""
+    """Explain why the step cannot be reproduced."""
     origin, answers = rerun.origin, rerun.answers
-    kept = ", ".join(map(str, origin.checkpoints.steps())) or "none"
     missing = answers.missing
     if missing is not None and not answers.made_other_request(missing):
         return (
             f"{origin.journal}: holds no answer to {agents[missing.agent].name!r} in step "
-            f"{missing.step}, {missing.function}, so step {at} cannot be reproduced; step "
-            f"{missing.step} can be forked, and those with a checkpoint: {kept}"
+            f"{missing.step}, {missing.function}, so step {at} cannot be reproduced"
         )
     if missing is not None:
         error = MetropolisError(
@@ -219,5 +224,5 @@ def _why(rerun: Rerun, agents: Sequence[Agent], at: Step, error: Exception) -> s
         )
     return (
         f"{origin.root}: {error}, so step {at} cannot be reproduced: the world or its agents "
-        f"have changed since; steps with a checkpoint can be forked: {kept}"
+        "have changed since"
     )
