@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import numpy as np
 
-from metropolis.names import shortened
+from metropolis.names import cut, shortened
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
 from metropolis.world.encoding import UNENCODABLE, first_unencodable
@@ -133,14 +133,16 @@ def restore(agent: Agent, saved: Any) -> None:
             ) from error
         return
     for name, kind in _fields(type(agent), agent.name).items():
+        found = saved
         try:
-            value = msgspec.convert(saved[name], kind, str_keys=True, dec_hook=_decode)
+            found = saved[name]
+            value = msgspec.convert(found, kind, str_keys=True, dec_hook=_decode)
             setattr(agent, name, value)
         except (TypeError, KeyError, msgspec.ValidationError) as error:
             raise MetropolisError(
                 f"the field {name!r} of the agent {agent.name!r} ({type(agent).__name__}) cannot "
-                f"be restored from its saved state ({error}); its value should have the type of "
-                "the field, and the field the type that it had when it was saved"
+                f"be restored from its saved state {cut(found, 60)} ({error}); its value should "
+                "have the type of the field, and the field the type that it had when it was saved"
             ) from error
 
 

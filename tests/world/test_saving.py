@@ -175,6 +175,13 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any]) -> None:
         restore(Villager("ann"), saved)
 
 
+def test_the_value_that_does_not_fit_is_shown() -> None:
+    villager = Villager("ann", known={98.0: "a"})  # type: ignore[dict-item]
+    said = r"'known' of .* its saved state \{'98\.0': 'a'\} \(Expected `int`, got `str`"
+    with pytest.raises(MetropolisError, match=said):
+        check_saved(villager, save(villager))
+
+
 @dataclass
 class Vague(Agent):
     name: str = "ann"
