@@ -26,7 +26,12 @@ from metropolis.llm.model_choice import ModelChoice
 from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, REUSES, named
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.live.configuration import LiveMode, LiveRule, RunConfiguration
+from metropolis.runtime.live.configuration import (
+    LiveMode,
+    LiveRule,
+    RunConfiguration,
+    parse_workers,
+)
 from metropolis.runtime.live.stored import MEMORY, portable_address, resolve_address
 from metropolis.runtime.live.worker_pool import check_workers
 from metropolis.runtime.replays.replay import plug_ins
@@ -358,6 +363,8 @@ def refuse_ineffective(options: RunOptions, given: Container[str]) -> None:
         raise MetropolisError("--lease is for runs in a store; omit it, or add --store")
     if "waste_budget" in given and options.mode != "optimistic":
         raise MetropolisError("--waste-budget is for the mode optimistic; omit it")
+    if "ray_address" in given and not parse_workers(options.workers)[0]:
+        raise MetropolisError("--ray-address is for workers on Ray; omit it, or add --workers ray")
     if "rule" in given and options.mode != "out_of_order":
         raise MetropolisError("--rule is for the mode out_of_order; omit it")
     if "reuse" in given and (options.engine or not options.schedules):

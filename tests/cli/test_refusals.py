@@ -51,6 +51,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         ),
         (("meadow.py", "--waste-budget", "0.1"), "--waste-budget is for the mode optimistic"),
         (("meadow.py", "--lease", "5"), "--lease is for runs in a store"),
+        (("meadow.py", "--ray-address", "x"), "--ray-address is for workers on Ray; omit it"),
         (
             ("meadow.py", "--mode", "lockstep", "--rule", "versioned"),
             "--rule is for the mode out_of_order",
