@@ -291,8 +291,9 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
     known = {field.name for field in fields(RunOptions)}
     if set(kept) != known:
         raise MetropolisError(
-            f"{folder}: was not started by `metropolis run` of this release; resume it in Python, "
-            "with Simulation(…, resume=True)"
+            f"{folder}: was not started by `metropolis run` of this release; use it in Python: "
+            "Simulation(…, resume=True) continues it, metropolis.fork begins a branch, and "
+            "metropolis.runtime.reruns.state_at shows a step; `metropolis diff --json` compares it"
         )
     for name in FIXED_OPTIONS:
         if name not in changed:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from metropolis.runtime.live.simulation import Simulation
 from tests.cli.conftest import Run, summary
+from tests.runtime.walkers import Meadow, Walker
 
 STEPS = 24
 PRESSED = """
@@ -262,3 +264,13 @@ def test_a_branch_that_is_killed_before_its_first_step_keeps_its_options(
     assert run("fork", "uninterrupted", "--at", "9", *how)[0] == 137
     about = json.loads(Path("branch/run.json").read_text())["about"]
     assert (about["mode"], about["max_tokens"]) == ("lockstep", 100_000)
+
+
+def test_what_was_begun_in_python_says_what_remains(run: Run) -> None:
+    world = Meadow(3, side=9, joint=2)
+    Simulation(world, [Walker(name) for name in world.names], out="python").run(2)
+    show, fork = ("show", "python", "--agent", "w00"), ("fork", "python", "--at", "1")
+    for command in (show, fork, ("diff", "python", "python")):
+        status, _, err = run(*command)
+        assert (status, "metropolis.fork begins a branch" in err) == (2, True), err
+    assert run("diff", "--json", "python", "python")[0] == 0
