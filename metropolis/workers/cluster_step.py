@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from metropolis.llm.call_log import CallLog, CallRecord
 from metropolis.names import cut
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Dispatch, MetropolisError, Step
+from metropolis.workers.invocations import cancelled_from_within
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import is_immutable
@@ -135,6 +137,30 @@ def repeats(execution: Execution, before: Execution) -> bool:
         and all(reads is before.observed[name] for name, reads in execution.observed.items())
         and all(reads is before.resolved[name] for name, reads in execution.resolved.items())
     )
+
+
+async def gather(
+    step: Step, of: Mapping[str, Coroutine[Any, Any, Any]], *, one_by_one: bool
+) -> dict[str, Any]:
+    """Return the results of coroutines by agent; if one fails, cancel the others."""
+    if one_by_one or len(of) == 1:
+        try:
+            return {name: await one for name, one in of.items()}
+        finally:
+            for one in of.values():
+                one.close()
+    tasks = {name: asyncio.ensure_future(one) for name, one in of.items()}
+    try:
+        return dict(zip(tasks, await asyncio.gather(*tasks.values()), strict=True))
+    except asyncio.CancelledError:
+        gathering = asyncio.current_task()
+        if gathering is not None and not gathering.cancelling():
+            name = next(name for name, task in tasks.items() if task.cancelled())
+            raise cancelled_from_within(step, name) from None
+        raise
+    finally:
+        for task in tasks.values():
+            task.cancel()
 
 
 @cache

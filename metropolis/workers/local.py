@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import islice
@@ -25,6 +25,7 @@ from metropolis.workers.cluster_step import (
     ClusterSteps,
     LatestExecutions,
     decided,
+    gather,
     has_routine,
 )
 from metropolis.workers.event_loop import idles
@@ -121,7 +122,8 @@ class LocalWorker:
         """The rest of `run`."""
         self.track_tasks(asyncio.get_running_loop())
         left = [part for part in begun.parts if not part.is_resolved]
-        await self._gather([self._complete(part, begun.state) for part in left])
+        parts = {next(iter(part.members)): self._complete(part, begun.state) for part in left}
+        await gather(begun.dispatch.step, parts, one_by_one=self._one_by_one)
         if self.client.exhausted is not None:  # an agent may have continued without its answer
             raise self.client.exhausted
         return begun.execution()
@@ -161,21 +163,6 @@ class LocalWorker:
             keep_text=self._keep_text,
         )
 
-    async def _gather(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Return the results of `coroutines`; if one fails, cancel the others."""
-        if self._one_by_one or len(coroutines) == 1:
-            try:
-                return [await one for one in coroutines]
-            finally:
-                for one in coroutines:
-                    one.close()
-        tasks = [asyncio.ensure_future(one) for one in coroutines]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-
     def _begin(self, views: Sequence[View], state: State) -> ClusterStep:
         """Let the members of one cluster observe, and act if no action needs a model."""
         world, step = self._world, views[0].step
@@ -213,11 +200,11 @@ class LocalWorker:
     async def _complete(self, part: ClusterStep, state: State) -> None:
         """Let the undecided members decide; then the world resolves the actions."""
         log = part.log = part.log or self.call_log()
-        deciding = [
-            self.decide(part.members[name], observation, self._llm_of(part, name))
+        deciding = {
+            name: self.decide(part.members[name], observation, self._llm_of(part, name))
             for name, observation in part.undecided.items()
-        ]
-        part.actions |= zip(part.undecided, await self._gather(deciding), strict=True)
+        }
+        part.actions |= await gather(part.step, deciding, one_by_one=self._one_by_one)
         if part.cluster is None:
             part.cluster = self._transaction(part, state)
         with in_strand(log.resolving()):

@@ -120,6 +120,18 @@ def test_a_cancelled_task_is_told_of() -> None:
         run(Line(2, 100), Impatient)
 
 
+@pytest.mark.parametrize("mode", ["lockstep", "out_of_order", "optimistic"])
+def test_an_agent_that_cancels_itself_is_named(mode: str) -> None:
+    class Ends(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            if self.name == "a1" and (task := asyncio.current_task()) is not None:
+                task.cancel()
+            await llm.chat(f"{observation}")
+
+    with pytest.raises(MetropolisError, match=r"step 0, agent 'a1'.* was cancelled from within"):
+        run(Line(3), Ends, mode=mode)
+
+
 class Grouped(Thinker):
     async def proceed(self, observation: Any, llm: Any) -> Any:
         async with asyncio.TaskGroup() as group:
