@@ -238,6 +238,7 @@ class Strand:
     def fork(self) -> Strand:
         """The strand of a task that this one creates."""
         self.catch_up()
+        self._waited, _ = self.log.latest(self._waited)  # once, not in each task of a wave
         return Strand(self.log, self._waited, self._ended, self)
 
     def follow(self, strand: Strand, task: asyncio.Task[Any]) -> None:

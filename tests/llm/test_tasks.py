@@ -65,6 +65,26 @@ def test_a_task_that_ends_together_with_a_call_is_waited_for() -> None:
     assert run(proceed, Fake()) == [(), (), (0, 1)]
 
 
+def test_waves_of_calls_compare_a_call_with_the_wave_before_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[int] = []
+    true = CallLog.latest
+
+    def latest(self: CallLog, calls: frozenset[int]) -> tuple[frozenset[int], int]:
+        compared.append(len(calls))
+        return true(self, calls)
+
+    monkeypatch.setattr(CallLog, "latest", latest)
+
+    async def proceed(llm: LLM) -> None:
+        for _ in range(20):
+            await asyncio.gather(*(llm.chat("a") for _ in range(3)))
+
+    run(proceed, Fake())
+    assert max(compared) == 6  # two waves: one is reduced when the next one begins
+
+
 async def turns(llm: LLM) -> None:
     """A conversation: while one speaks, the other's next turn is prepared."""
     async with asyncio.TaskGroup() as group:
