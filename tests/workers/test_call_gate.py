@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
@@ -242,8 +243,16 @@ def test_calls_that_others_may_wait_for_pass_when_nothing_happens(
     gate.waste_budget = 0.0  # nothing is dared
     gate.progress = lambda: None if in_flight else 7
 
+    async def compute() -> None:
+        """What takes longer than any real step, in pieces."""
+        until = time.monotonic() + 0.1
+        while time.monotonic() < until:
+            await asyncio.sleep(0)
+
     async def ask() -> None:
         tasks = [asyncio.create_task(gate.enter(key_at(step))) for step in (6, 5)]
+        await compute()
+        assert not any(task.done() for task in tasks)
         done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
         assert done == (set() if in_flight else {tasks[1]})
         for task in tasks:

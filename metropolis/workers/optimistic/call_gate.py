@@ -19,6 +19,7 @@ from typing import NamedTuple
 from metropolis.llm.journal import Key
 from metropolis.speculation.base import Speculation
 from metropolis.types import AgentId, Step
+from metropolis.workers.event_loop import idles
 from metropolis.world.state import State
 
 CHANCE_MAX = 0.6
@@ -28,7 +29,7 @@ BUDGET_USED = 0.8
 WASTE_FREE = 5
 """Calls that may be wasted before the budget counts."""
 STUCK_S = 0.2
-"""Calls that wait are sent after this time without progress."""
+"""Calls that wait are sent after this time without progress, if nothing was left to compute."""
 LAGS = (0, 1, 3)
 """The greatest lag of each `lag_class` but the last."""
 OPEN_CLASS_MAX = 4
@@ -119,8 +120,9 @@ class CallGate:
         """Number of executions that wait; several may wait for the same call."""
         self.progress: Callable[[], int | None] = lambda: None
         """Returns a number that changes with every call that ends; None while one is in flight."""
-        self._seen: int | None = None
-        """The progress when `_unlock` last looked."""
+        self._idles: Callable[[], float] | None = None
+        self._seen: tuple[int | None, float] = None, 0
+        """The progress, and how often the event loop was idle, when `_unlock` last looked."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def enter(self, key: Key) -> bool:
@@ -203,15 +205,20 @@ class CallGate:
 
     def _watch(self) -> None:
         if self._timer is None and self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(STUCK_S, self._unlock)
+            loop = asyncio.get_running_loop()
+            self._idles = self._idles or idles(loop)
+            self._timer = loop.call_later(STUCK_S, self._unlock)
 
     def _unlock(self) -> None:
         """Send the calls of the lowest step if there has been no progress since the last look.
 
-        Their agents may hold what the others wait for, such as a lock.
+        Their agents may hold what the others wait for, such as a lock. A run that computes is not
+        stuck: how fast it computes must not decide which calls are sent.
         """
-        self._timer, before, self._seen = None, self._seen, self.progress()
-        if self._waiting and self._seen is not None and self._seen == before:
+        assert self._idles is not None
+        (before, idle_before), self._timer = self._seen, None
+        progress, idle = self._seen = self.progress(), self._idles()
+        if self._waiting and progress is not None and progress == before and idle != idle_before:
             lowest = min(key.step for key in self._waiting)
             for key in [key for key in self._waiting if key.step == lowest]:
                 risk = self._risk(key, self._lags(key))
