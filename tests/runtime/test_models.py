@@ -170,7 +170,7 @@ def test_a_model_without_an_instance_is_one_sentence() -> None:
     def virtual(backend: Any) -> VirtualInstances:
         return VirtualInstances(backend, setting.fleet)
 
-    with pytest.raises(RefusedError, match=r"talk of agent \d+ at step \d+: no instance hosts"):
+    with pytest.raises(RefusedError, match=r"talk of 'w\d\d' at step \d+: no instance hosts"):
         live(CHOICES[1], "lockstep", virtual=virtual)
 
 
