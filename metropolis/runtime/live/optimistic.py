@@ -22,6 +22,7 @@ from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError, Step
 from metropolis.workers.leases import Heartbeat, retry
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.optimistic.ahead_limit import AHEAD_MAX
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits, SharedCommits
 from metropolis.workers.optimistic.executions import Observer
@@ -29,7 +30,7 @@ from metropolis.workers.optimistic.joining_client import JoiningClient
 from metropolis.workers.optimistic.kept_answers import KeptAnswers
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
-from metropolis.workers.optimistic.worker import AHEAD_MAX, OptimisticWorker
+from metropolis.workers.optimistic.worker import OptimisticWorker
 from metropolis.workers.optimistic.world_states import WorldStates
 from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.worker_spec import WorkerSpec

@@ -35,6 +35,7 @@ from metropolis.speculation.base import (
 from metropolis.types import AgentId, Step
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.optimistic.ahead_limit import AheadLimit
 from metropolis.workers.optimistic.commits import Commits
 from metropolis.workers.optimistic.decisions import Decisions, WorkerLostError
 from metropolis.workers.optimistic.executions import Observer, OneProceed, OneResolution
@@ -45,8 +46,6 @@ from metropolis.world.base import UNDECIDED, Agent
 from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-AHEAD_MAX = 100
-"""Maximum steps above the floor at which agents run ahead: those far ahead delay no other agent."""
 
 
 class OptimisticWorker:
@@ -71,7 +70,7 @@ class OptimisticWorker:
         self._local, self._commits, self._names, self._observer = local, commits, names, observer
         self._states, self._digests, self._first = states, states.digests, states.first_step
         self._speculation, self._minds, self._decisions = speculation, minds, decisions
-        self._client, self._gate = client, client.gate
+        self._client, self._gate, self._ahead = client, client.gate, AheadLimit()
         client.on_orphan = self._settle_soon
         self._proceeds: dict[ExecutionId, OneProceed] = {}
         self._proceed_of: defaultdict[Step, dict[AgentId, ExecutionId]] = defaultdict(dict)
@@ -151,7 +150,7 @@ class OptimisticWorker:
         """The candidates that may run ahead now."""
         if not self._gate.waste_budget:
             return []
-        next_step, limit = self._speculation.next_step, self._floor + AHEAD_MAX
+        next_step, limit = self._speculation.next_step, self._floor + self._ahead.steps
         return [agent for agent in self._speculation.candidates() if next_step(agent) < limit]
 
     def _collect(self) -> bool:
@@ -209,7 +208,8 @@ class OptimisticWorker:
         agent = self._minds.take(number, before)
         last = self._proceed_of[command.step]
         if number in last and (wrong := self._proceeds.pop(last[number], None)) is not None:
-            self._gate.was_wrong(wrong.number, wrong.step)
+            self._was_wrong(wrong)
+        self._ahead.began()
         last[number] = command.id
         log, name = self._local.call_log(), self._names[number]
         llm = self._local.llm(name, step, log, speculative=not command.sure)
@@ -333,7 +333,11 @@ class OptimisticWorker:
             del self._resolutions[one.id]
         else:
             del self._proceeds[one.id]
-            self._gate.was_wrong(one.number, one.step)
+            self._was_wrong(one)
+
+    def _was_wrong(self, one: OneProceed) -> None:
+        self._gate.was_wrong(one.number, one.step)
+        self._ahead.was_wrong()
 
     def _execution(self, id: ExecutionId) -> OneProceed | OneResolution | None:
         return self._proceeds.get(id) or self._resolutions.get(id)
