@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,11 @@ def compare(run: str | Path, other: str | Path) -> Comparison:
     for step, (one, another) in enumerate(both):
         if names := _differing(one, another):
             differing += 1
-            for name in names:
-                if name not in since and (found := first_difference(one, another, name)):
-                    since[name], how[name] = step, found.what
+            if new := [name for name in names if name not in since]:
+                since |= dict.fromkeys(new, step)
+                found = [*_differences(line_of(one), line_of(another))]
+                first = {each.name: each.what for each in reversed(found)}
+                how |= {name: first[name] for name in new}
     return Comparison(steps, differing, since, how)
 
 
@@ -94,39 +96,39 @@ def _parts(record: StepRecord) -> dict[str, list[object]]:
     return parts
 
 
-def first_difference(
-    expected: StepRecord, found: StepRecord, name: str | None = None
-) -> Difference | None:
-    """The first difference in actions, entities and events, or in those of `name` alone.
-
-    None: the records are equal.
-    """
+def first_difference(expected: StepRecord, found: StepRecord) -> Difference | None:
+    """The first difference in actions, entities and events; None: the records are equal."""
     lines = line_of(expected), line_of(found)
     if lines[0] == lines[1]:
         return None
-    was, is_ = (_sections(line, name) for line in lines)
-    for section in was:
-        path, left, right = _differing_values(was[section], is_[section], ())
-        if path:
-            inner = "".join(f"[{key!r}]" for key in path[1:])
-            what = f"the {section} {path[0]!r}{inner} is {_shown(right)} instead of {_shown(left)}"
-            return Difference(str(path[0]), what)
+    for difference in _differences(*lines):
+        return difference
     raise AssertionError(lines)
 
 
-def _sections(line: bytes, name: str | None) -> dict[str, dict[str, Any]]:
+def _differences(expected: bytes, found: bytes) -> Iterator[Difference]:
+    """The first difference of each action, entity and events of an agent, in this order."""
+    was, is_ = _sections(expected), _sections(found)
+    for section in was:
+        for name in sorted(was[section].keys() | is_[section].keys()):
+            before, after = was[section].get(name, _ABSENT), is_[section].get(name, _ABSENT)
+            path, left, right = _differing_values(before, after, ())
+            if not _same(left, right):
+                inner = "".join(f"[{key!r}]" for key in path)
+                what = f"the {section} {name!r}{inner} is {_shown(right)} instead of {_shown(left)}"
+                yield Difference(name, what)
+
+
+def _sections(line: bytes) -> dict[str, dict[str, Any]]:
     record = msgspec.json.decode(line)
     events: dict[str, Any] = {}
     for event in record.get("events", []):
         events.setdefault(event["source"], []).append(event)
-    sections = {
+    return {
         "action of": record.get("actions", {}),
         "entity": record.get("writes", {}),
         "event of": {source: dict(enumerate(of)) for source, of in events.items()},
     }
-    if name is None:
-        return sections
-    return {key: {n: v for n, v in of.items() if n == name} for key, of in sections.items()}
 
 
 _ABSENT = object()
