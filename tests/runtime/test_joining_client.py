@@ -56,6 +56,56 @@ def test_a_cancelled_request_is_not_joined() -> None:
     assert len(answers) == 2
 
 
+def test_a_needed_execution_that_gives_up_a_speculative_request_sends_it_anew() -> None:
+    sent: list[tuple[str, bool]] = []
+
+    class Slow:
+        journal = None
+        backend = SimpleNamespace(name="m")
+        models = ModelChoice()
+
+        async def answer(self, request: Request) -> str:
+            sent.append((request.text, request.speculative))
+            await asyncio.sleep(60 if request.speculative else 0.001)
+            return "yes"
+
+    class Open:
+        async def enter(self, key: Any) -> bool:
+            return False
+
+        def promote(self, agent: int, step: int) -> None:
+            pass
+
+    async def ask() -> Any:
+        client = JoiningClient(Slow(), KeptAnswers(None, {}), Open(), time.monotonic)  # type: ignore[arg-type]
+
+        def asking(text: str, *, speculative: bool) -> asyncio.Task[Any]:
+            llm = LLM(client, agent=0, step=0, seed=0, speculative=speculative)
+            return asyncio.create_task(client.call(llm._request("chat", None, text, {})))
+
+        ahead = [asking(text, speculative=True) for text in ("one", "two")]
+        await asyncio.sleep(0)
+        for task in ahead:
+            task.cancel()
+        await asyncio.wait(ahead)
+        assert not client.has_given_up(0, 0)  # a speculative execution did
+        needed = asking("one", speculative=False)
+        await asyncio.sleep(0)
+        needed.cancel()
+        await asyncio.wait([needed])
+        assert client.has_given_up(0, 0)
+        assert not client.has_given_up(0, 1)
+        client.resend(0, 0)
+        assert not client.has_given_up(0, 0)
+        answer = await asking("one", speculative=False)
+        client.cancel_orphans(lambda *_: False)
+        await client.end()
+        return answer
+
+    assert asyncio.run(ask()) == "yes"
+    assert sent == [("one", True), ("two", True), ("one", False)]
+
+
 @pytest.mark.parametrize("iterations", range(8))
 def test_an_answer_to_a_cancelled_request_is_kept_or_refused(iterations: int) -> None:
     """It arrives some iterations of the event loop after the request was orphaned."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metropolis.policy.named import DISPATCHERS, POLICIES, names_of
@@ -20,6 +20,9 @@ OF_RUNS = [*(name for name in names_of(POLICIES) if name != "topology"), "step+k
     instances=st.integers(1, 3),
     policy=st.sampled_from(OF_RUNS),
     dispatcher=st.sampled_from([None, *names_of(DISPATCHERS)]),
+)
+@example(  # a request of a wrong execution is in flight when another call of the step is refused
+    seed=2274537, agents=5, side=3, instances=2, policy="step+kairos", dispatcher="prefix"
 )
 @settings(max_examples=30)
 def test_the_history_is_lockstep_s(

@@ -316,6 +316,30 @@ def test_a_world_may_wait_when_it_resolves(mode: str, world: type[Field]) -> Non
     assert history(mode, world=world(), steps=10) == history("lockstep", world=world(), steps=10)
 
 
+def test_agents_that_give_up_calls_at_once_do_not_stop_time() -> None:
+    """A step that gave up a speculative request is repeated, at the same virtual time."""
+
+    @dataclass
+    class Hasty(Walker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            asked = asyncio.ensure_future(llm.chat(self.question(observation)))
+            await llm.chat("first")
+            asked.cancel()
+            await asyncio.wait([asked])
+            return self.walk()
+
+    def history(mode: str) -> str:
+        world = Field()
+        backend = VirtualInstances(
+            Scripted(lambda request, random: "word " * random.randrange(1, 60)),
+            SimulatedFleet.parse(["llama-3-8b/l4"]),
+        )
+        agents = [Hasty(name) for name in world.names]
+        return Simulation(world, agents, Client(backend), mode=mode).run(30).history_sha256
+
+    assert history("optimistic") == history("lockstep")
+
+
 def test_an_agent_that_leaves_its_calls_behind_does_not_stop_time() -> None:
     @dataclass
     class Leaves(Walker):

@@ -38,11 +38,6 @@ class Observer(Protocol):
         """
 
 
-def _has_failed(calls: Sequence[CallRecord]) -> bool:
-    """Whether a call ended without an answer."""
-    return any(call.failed for call in calls)
-
-
 def _lacks_answers(calls: Sequence[CallRecord]) -> bool:
     """Whether a call has no answer, or none yet."""
     return any(call.failed or call.completed is None for call in calls)
@@ -96,7 +91,7 @@ class OneProceed:
         answer, perhaps only because it was held back or ranked last.
         """
         if self.began_sure:
-            return _has_failed(self.llm.calls) and client.has_speculative(self.number, self.step)
+            return client.has_given_up(self.number, self.step)
         has_read_late = self.reads is not None and len(self.reads) > self.observed
         return has_read_late or _lacks_answers(self.llm.calls)
 
@@ -147,10 +142,7 @@ class OneResolution:
         """See `OneProceed`."""
         if not self.sure:
             return any(map(_lacks_answers, self.log.calls.values()))
-        return any(
-            _has_failed(calls) and client.has_speculative(agent, self.step)
-            for agent, calls in self.log.calls.items()
-        )
+        return any(client.has_given_up(agent, self.step) for agent in self.agents)
 
     @property
     def members(self) -> Sequence[Member]:

@@ -51,6 +51,8 @@ class JoiningClient:
         """(agent, step) -> the requests sent for it, without those whose answer was known."""
         self._in_flight: dict[Key, _InFlight] = {}
         self._orphans: dict[Key, _InFlight] = {}
+        self._given_up: set[Key] = set()
+        """Requests that were sent as speculative, and that a needed execution gave up."""
         self._is_cancelling = False
         self._streamed: dict[int, Request] = {}
         """By identity."""
@@ -113,9 +115,12 @@ class JoiningClient:
             return await asyncio.shield(one.task)
         finally:
             one.waiting -= 1
-            if not one.waiting and not one.task.done():
-                self._orphans[key] = one
-                self.on_orphan()
+            if not one.task.done():
+                if one.request.speculative and not request.speculative:
+                    self._given_up.add(key)
+                if not one.waiting:
+                    self._orphans[key] = one
+                    self.on_orphan()
 
     async def _admit(self, request: Request, key: Key) -> Request:
         """`request`, once it may be sent."""
@@ -183,10 +188,20 @@ class JoiningClient:
                 del self._orphans[key], self._in_flight[key]  # an equal request is sent anew
                 one.task.cancel()
 
-    def has_speculative(self, agent: AgentId, step: Step) -> bool:
-        """Whether a request of the agent-step that was sent as speculative is in flight."""
-        sent = (one.request for one in self._in_flight.values())
-        return any(one.speculative and (one.agent, one.step) == (agent, step) for one in sent)
+    def has_given_up(self, agent: AgentId, step: Step) -> bool:
+        """Whether a needed execution gave up a request that was sent as speculative.
+
+        With the rank of others the request might have been answered in time.
+        """
+        return any((key.agent, key.step) == (agent, step) for key in self._given_up)
+
+    def resend(self, agent: AgentId, step: Step) -> None:
+        """Abandon the requests that were given up: the repeated execution sends them anew."""
+        for key in [key for key in self._given_up if (key.agent, key.step) == (agent, step)]:
+            self._given_up.remove(key)
+            if (one := self._in_flight.pop(key, None)) is not None:
+                self._orphans.pop(key, None)
+                one.task.cancel()
 
     def _progress(self) -> int | None:
         return None if self._in_flight or self._streamed else self._ended

@@ -325,6 +325,9 @@ class OptimisticWorker:
     def _repeat(self, one: OneProceed | OneResolution) -> None:
         """Repeat the execution, once it is sure."""
         if self._is_current(one):
+            if one.sure:
+                for agent in one.agents:
+                    self._client.resend(agent, one.step)
             self._forget(one)
             self._report(Lost(one.id) if one.sure else Failed(one.id))
 
