@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections.abc import (
@@ -211,6 +212,8 @@ class LLM:
         for name in options.keys() - Options.__annotations__.keys():
             raise MetropolisError(f"llm.{method}() has no option {name!r}; {_suggestion(name)}")
         check_options(options, f"llm.{method}()")
+        if self.log.is_abandoned:
+            raise asyncio.CancelledError
         if self.has_ended:
             raise MetropolisError(
                 f"llm.{method}() of {self._program!r} at step {self._step} is called too late: "

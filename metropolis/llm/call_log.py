@@ -104,6 +104,8 @@ class CallLog:
         self.clock = clock
         self.instant = clock if instant is None else instant
         self.calls: dict[AgentId, list[CallRecord]] = {}
+        self.is_abandoned = False
+        """Whether nobody needs these calls any more: tasks that are left of them end in silence."""
         self._ids: list[CallId] = []
         self._ancestors: list[int] = []
         """Bit set per call: the calls that it waited for, directly or not."""

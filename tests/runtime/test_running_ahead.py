@@ -316,6 +316,33 @@ def test_a_world_may_wait_when_it_resolves(mode: str, world: type[Field]) -> Non
     assert history(mode, world=world(), steps=10) == history("lockstep", world=world(), steps=10)
 
 
+def test_tasks_that_wrong_executions_leave_behind_end_in_silence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Asking(Field):
+        joint_radius = 2
+
+        async def resolve(self, cluster: Any) -> None:
+            for member in cluster:
+                names = [other.name for other in cluster]
+                member.write(said=await member.ask(member.name, f"{names}"))
+            super().resolve(cluster)
+
+    class Begins(Walker):
+        async def answer(self, question: Any, llm: Any) -> Any:
+            async def ask_twice() -> str:
+                first = await llm.chat(question)
+                return str((await llm.chat(first.text)).text)
+
+            begun = asyncio.ensure_future(ask_twice())
+            await llm.chat("own")
+            return await begun
+
+    assert history("optimistic", Begins, Asking()) == history("lockstep", Begins, Asking())
+    gc.collect()
+    assert not capsys.readouterr().err
+
+
 def test_agents_that_give_up_calls_at_once_do_not_stop_time() -> None:
     """A step that gave up a speculative request is repeated, at the same virtual time."""
 

@@ -33,12 +33,17 @@ class _Loop(asyncio.SelectorEventLoop):
         super().stop()
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Report an error that nothing waited for, unless the run has ended because of it."""
-        error = context.get("exception")
+        """Report an error that nothing waited for.
+
+        Excludes those of wrong executions, and one because of which the run has ended.
+        """
+        error, task = context.get("exception"), context.get("future")
         if isinstance(error, BudgetExhausted):
             return
-        if error is None or not isinstance(context.get("future"), FollowedTask):
+        if error is None or not isinstance(task, FollowedTask):
             super().default_exception_handler(context)
+            return
+        if task.strand.log.is_abandoned:
             return
         sentence = describe_error(error, None)
         sys.stderr.write(f"metropolis: a task that nothing waited for failed: {sentence}\n")

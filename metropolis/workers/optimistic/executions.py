@@ -70,6 +70,11 @@ class OneProceed:
         return (self.number,)
 
     @property
+    def log(self) -> CallLog:
+        """The agent's calls."""
+        return self.llm.log
+
+    @property
     def decided(self) -> Mind:
         """`mind`, of a proceed that has ended."""
         assert self.mind is not None

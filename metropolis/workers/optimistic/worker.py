@@ -332,6 +332,7 @@ class OptimisticWorker:
             self._report(Lost(one.id) if one.sure else Failed(one.id))
 
     def _forget(self, one: OneProceed | OneResolution) -> None:
+        one.log.is_abandoned = True
         if isinstance(one, OneResolution):
             del self._resolutions[one.id]
         else:
