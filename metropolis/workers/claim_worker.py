@@ -70,6 +70,7 @@ class ClaimingWorker:
         """
         self.name = name
         self._store, self._world, self._agents = store, world, agents
+        answers.workers += 1
         self._local, self._answers, self._lease_s = local, answers, lease_s
         self._async_store, self._until = answers.async_store, until
         self._claims_max = CLAIMS_MAX if until is None else max(CLAIMS_MAX, len(agents) + 1)
@@ -99,7 +100,9 @@ class ClaimingWorker:
             raise failures.exceptions[0] from None
         finally:
             self._local.close()
-            await self._answers.end()
+            self._answers.workers -= 1
+            if not self._answers.workers:
+                await self._answers.end()
 
     def _is_complete(self) -> bool:
         """Whether all agents are at the step `until`."""

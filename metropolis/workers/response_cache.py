@@ -39,6 +39,8 @@ class StoredAnswers(JournalFront):
         self._unsent: dict[AgentId, dict[Key, Completion]] = {}
         """Not sent yet: the step may end in this iteration of the event loop."""
         self._in_flight: dict[AgentId, asyncio.Task[Any]] = {}
+        self.workers = 0
+        """Workers of this process that use it; the last one that ends calls `end`."""
 
     def take(self, agents: Iterable[AgentId], answers: Mapping[Key, Completion]) -> None:
         """Add the answers that a claim of `agents` contains."""

@@ -16,15 +16,17 @@ from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
+from metropolis.runtime.live.stored import Start, begin_run
 from metropolis.store.async_redis_store import AsyncRedisStore
 from metropolis.store.base import StoreUnavailableError
 from metropolis.store.claim import Claim
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.redis import RedisStore
-from metropolis.types import MetropolisError
-from metropolis.workers import leases
+from metropolis.types import Dispatch, MetropolisError
+from metropolis.workers import leases, response_cache
 from metropolis.workers.invocations import Invocations
 from metropolis.workers.worker_spec import WorkerSpec
+from metropolis.world.saved_check import save_checked
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author, choose
 from tests.store.lines import begin
 
@@ -113,6 +115,14 @@ def test_leases_that_run_out_under_living_workers_cost_time_only(
     assert counts["agent_steps"] == 6 * steps
 
 
+def spec_of(agents: int) -> WorkerSpec:
+    """For the run of `begin`."""
+    world = Meadow(agents)
+    walkers: list[Any] = [Walker(name) for name in world.names]
+    how = {"one_by_one": False, "keep_text": False, "lease_s": 1.0, "stall_s": 60.0}
+    return WorkerSpec(world, walkers, Client(Slow()), 0, 0.0, invocations=Invocations(), **how)  # type: ignore[arg-type]
+
+
 def test_an_agent_that_cannot_be_copied_is_told(server: EmbeddedServer) -> None:
     world = Meadow(2, side=9)
     agents = [Rebinding(name) for name in world.names]
@@ -122,16 +132,50 @@ def test_an_agent_that_cannot_be_copied_is_told(server: EmbeddedServer) -> None:
         Simulation(world, agents, Client(Slow()), store=server.url).run(3)
 
 
+def test_a_worker_that_ends_leaves_the_commits_of_others_alone(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers of a process share the answers on their way to the store."""
+    monkeypatch.setattr(response_cache, "END_S", 0.0)
+    store, commit = server.store("others"), AsyncRedisStore.commit
+    spec, is_open = spec_of(1), asyncio.Event()
+    start, minds = Start(0, spec.world.reset(seed=0, options={})), {0: save_checked(spec.agents[0])}
+    begin_run(store, spec.world, spec.agents, minds, 0, start, 9, {})
+    fence = store.take_lease("test", 60.0)
+
+    async def commit_late(*arguments: Any) -> Any:
+        await is_open.wait()
+        return await commit(*arguments)
+
+    async def check() -> None:
+        workers = [spec.worker(name, store) for name in "ab"]
+        running = {worker: asyncio.ensure_future(worker.run()) for worker in workers}
+        store.dispatch(fence, [Dispatch(0, (0,))], {}, 0)
+        while not any(one.commit for worker in workers for one in worker._open):
+            await asyncio.sleep(0.01)
+        idle, busy = sorted(workers, key=lambda worker: len(worker._open))
+        running[idle].cancel()
+        await asyncio.wait([running[idle]])
+        is_open.set()
+        while not running[busy].done() and store.nodes().steps != [1]:
+            await asyncio.sleep(0.01)
+        running[busy].cancel()
+        await asyncio.wait([running[busy]])
+        assert running[busy].cancelled()
+
+    monkeypatch.setattr(AsyncRedisStore, "commit", commit_late)
+    asyncio.run(check())
+    assert store.nodes().steps == [1]
+
+
 def test_a_worker_ends_though_its_store_is_away(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is cancelled while it claims, which is repeated for PATIENCE_S."""
     monkeypatch.setattr(leases, "PATIENCE_S", 10.0)
-    store, world, attempts = server.store("away"), Meadow(3), 0
+    store, attempts = server.store("away"), 0
     begin(store, 3)
-    agents: list[Any] = [Walker(name) for name in world.names]
-    how = {"one_by_one": False, "keep_text": False, "lease_s": 1.0, "stall_s": 60.0}
-    spec = WorkerSpec(world, agents, Client(Slow()), 0, 0.0, invocations=Invocations(), **how)  # type: ignore[arg-type]
+    spec = spec_of(3)
 
     async def away(*_: Any, **__: Any) -> Any:
         nonlocal attempts
