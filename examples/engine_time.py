@@ -12,9 +12,9 @@ for 60 steps. It takes 1 ms a token, so that most of the time is the CPU's: its 
 nothing.
 """
 
+import argparse
 import asyncio
 import random
-import sys
 import threading
 
 import aiohttp
@@ -87,15 +87,17 @@ def serve_stub():
     return asyncio.run_coroutine_threadsafe(start(), loop).result()
 
 
-match sys.argv[1:]:
-    case []:
-        name, kind, url, steps = "a stub", "vllm", serve_stub(), 60
-    case ["vllm" | "sglang" as kind, url]:
-        name, steps = kind, 720
-    case ["vllm" | "sglang" as kind, url, number] if number.isdecimal():
-        name, steps = kind, int(number)
-    case _:
-        sys.exit("usage: engine_time.py [vllm|sglang http://HOST:PORT [STEPS]]")
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("engine", choices=["vllm", "sglang"], nargs="?", help="default: a stub")
+parser.add_argument("url", nargs="?", help="http://HOST:PORT of the engine")
+parser.add_argument("steps", type=int, nargs="?", default=720, help="default: 720 (stub: 60)")
+options = parser.parse_args()
+if options.engine is None:
+    name, kind, url, steps = "a stub", "vllm", serve_stub(), 60
+elif options.url is None:
+    parser.error("the engine's url is missing")
+else:
+    name, kind, url, steps = options.engine, options.engine, options.url, options.steps
 print(f"25 agents, {steps} steps, {name} at {url}; real time")
 print(f"{'mode':<14}{'makespan s':>12}{'speed-up':>10}{'calls':>8}{'answers':>9}  history")
 lockstep_s = None

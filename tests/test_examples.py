@@ -16,7 +16,7 @@ SHORTER = {
     "whisper_spread.py": ["1", "0.3", "6"],
 }
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-TAKING_ARGUMENTS = [*SHORTER, "fit_profile.py", "genagent_figures.py"]
+TAKING_ARGUMENTS = [*SHORTER, "engine_time.py", "fit_profile.py", "genagent_figures.py"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
