@@ -62,8 +62,6 @@ class ScheduledInstance:
         """Tokens of the running requests: as last reported, and of those started since."""
         self.is_reported = False
         """Whether `held_tokens` and `is_preemptible` are up to date."""
-        self._ranked_version = -1
-        """The policy's version for which the priorities of the running requests are right."""
         self.blocked_first: tuple[int, int, int] | None = None
         """(id, version, running_version) of a first request that found no room. It finds none until
         a request leaves or ranks change, because running requests only grow."""
@@ -110,10 +108,7 @@ class ScheduledInstance:
 
         One that cannot be ranked goes to `on_fault` and keeps its priority.
         """
-        version = read(self._policy, "version")
-        if version == self._ranked_version or not self.limits.reprioritizes:
-            return {}
-        self._ranked_version, found = version, dict[int, int]()
+        found = dict[int, int]()
         for id_, tracked in self.running.items():
             try:
                 priority = priority_of(self._policy, tracked.request)
@@ -164,9 +159,23 @@ class ScheduledInstance:
         return is_by_memory or not self.limits.always_preemptible
 
 
-def reranked(
-    instances: Sequence[ScheduledInstance], on_fault: Callable[[PluginError], None]
-) -> list[Reprioritize]:
-    """The commands for running requests whose rank has changed, where instances take them."""
-    found = ((index, here.new_priorities(on_fault)) for index, here in enumerate(instances))
-    return [Reprioritize(index, priorities) for index, priorities in found if priorities]
+class Reranking:
+    """The changes of running requests' ranks, where instances take them."""
+
+    def __init__(self, policy: Policy, instances: Sequence[ScheduledInstance]) -> None:
+        self._policy, self._instances = policy, instances
+        self._version = -1
+        """The policy's version for which the priorities of the running requests are right."""
+
+    def changes(self, on_fault: Callable[[PluginError], None]) -> list[Reprioritize]:
+        """The commands for the ranks that have changed; see `new_priorities`."""
+        version = read(self._policy, "version")
+        if version == self._version:
+            return []
+        self._version, changes = version, list[Reprioritize]()
+        for index, here in enumerate(self._instances):
+            if not (here.running and here.limits.reprioritizes):
+                continue
+            if priorities := here.new_priorities(on_fault):
+                changes.append(Reprioritize(index, priorities))
+        return changes

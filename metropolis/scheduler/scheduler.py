@@ -47,7 +47,7 @@ from metropolis.scheduler.base import (
     Reject,
     Report,
 )
-from metropolis.scheduler.instance import RequestState, ScheduledInstance, TrackedRequest, reranked
+from metropolis.scheduler.instance import RequestState, Reranking, ScheduledInstance, TrackedRequest
 from metropolis.scheduler.models import ServedModels
 from metropolis.scheduler.notifier import Notifier
 from metropolis.scheduler.placement import Placement
@@ -75,16 +75,15 @@ class Scheduler(Notifier):
         self.preempts = bool(read(policy, "preempts"))
         """Whether the policy preempts."""
         self._instances = [ScheduledInstance(policy, each) for each in limits]
+        self._reranking = Reranking(policy, self._instances)
         self.models = ServedModels(self.fleet)
         self._placement = Placement(policy, dispatcher, self.models.all)
         """Has the QUEUED requests."""
         self._requests: dict[int, TrackedRequest] = {}
-        self._waiting = 0
-        self.due_s = inf
+        self._waiting, self.due_s = 0, inf
         """When ranks of waiting requests next change by the passing of time alone, as of the latest
         `schedule`."""
-        self._rejected: list[Reject] = []
-        self._deferral_max_s = deferral_max_s
+        self._rejected, self._deferral_max_s = list[Reject](), deferral_max_s
         self._deferred_since_s: dict[frozenset[int], float] = {}
         """Instances of a queue -> since when the dispatcher defers it although they are idle."""
 
@@ -241,7 +240,7 @@ class Scheduler(Notifier):
             if self._waiting:
                 self.due_s = next_due_s(self.policy, now_s, has_changed=changed)
             if not self.preempts:
-                commands += reranked(self._instances, self.on_fault)
+                commands += self._reranking.changes(self.on_fault)
         except PluginError as error:  # later attempts would fail as well
             for tracked in list(self._requests.values()):
                 if tracked.state in (RequestState.QUEUED, RequestState.PLACED):
@@ -290,7 +289,8 @@ class Scheduler(Notifier):
 
     def _fill_all(self, now_s: float, commands: list[Command]) -> bool:
         """Fill the instances in order, up to the first whose report is needed; whether none is."""
-        return all(self._fill(index, now_s, commands) for index in range(len(self._instances)))
+        waiting = [i for i, here in enumerate(self._instances) if self._waiting and here.queue]
+        return all(self._fill(index, now_s, commands) for index in waiting)
 
     def _fill(self, index: int, now_s: float, commands: list[Command]) -> bool:
         """Start requests that wait at the instance while there is room, or room can be made.

@@ -99,7 +99,7 @@ class SimulatedCluster:
 
     def next_event_sim_s(self) -> float:
         """The earliest next completion, preemption or loaded model; infinite when none comes."""
-        events = (instance.next_event_sim_s() for instance in self._instances)
+        events = (instance.next_event_sim_s for instance in self._instances)
         loaded_s = inf if self._changes is None else self._changes.due_s
         return min(self._scheduler.due_s, loaded_s, *events)
 
@@ -110,7 +110,8 @@ class SimulatedCluster:
 
     def advance(self, now_sim_s: float) -> list[ServedRequest]:
         """Advance to `now_sim_s`; returns the requests completed by then by (time, id)."""
-        gone = [one for instance in self._instances for one in instance.advance(now_sim_s)]
+        due = [each for each in self._instances if each.next_event_sim_s <= now_sim_s]
+        gone = [one for instance in due for one in instance.advance(now_sim_s)]
         served: list[ServedRequest] = []
         for one in sorted(gone, key=_order):
             if isinstance(one, Aborted):
@@ -119,10 +120,10 @@ class SimulatedCluster:
                 del self._requests[one.request.id]
                 self._scheduler.finished(one)
                 served.append(one)
-        for index, instance in enumerate(self._instances):
-            if instance.preemptions > self._engine_preemptions[index]:
-                self._engine_preemptions[index] = instance.preemptions
-                self._scheduler.instance_preempted(index, now_sim_s)
+        for instance in due:
+            if instance.preemptions > self._engine_preemptions[instance.index]:
+                self._engine_preemptions[instance.index] = instance.preemptions
+                self._scheduler.instance_preempted(instance.index, now_sim_s)
         return served
 
     def reach(self, floor: int, now_sim_s: float) -> None:
@@ -174,8 +175,8 @@ class SimulatedCluster:
                     case Reject(_, error):
                         raise error
                     case Report(index):
-                        held_tokens = self._instances[index].held_tokens
-                        self._scheduler.progressed(index, held_tokens)
+                        self._instances[index].pass_time(now_sim_s)
+                        self._scheduler.progressed(index, self._instances[index].held_tokens)
                         is_repeated = True
 
     def _start(self, request: SimulatedRequest, index: int, now_sim_s: float) -> Start:
@@ -187,6 +188,8 @@ class SimulatedCluster:
         prefix = request.request.prefix
         if self._choice is None or request.generated_tokens:
             return Start()
+        for instance in self._instances:
+            instance.pass_time(now_sim_s)
         held = [instance.cached_tokens(prefix) for instance in self._instances]
         return self._choice.start(request.request, index, held, now_sim_s)
 

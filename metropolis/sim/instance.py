@@ -9,7 +9,7 @@ enters the engine when enough of that cache has arrived.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -90,7 +90,7 @@ class SimulatedInstance:
     """One engine; the caller advances the time."""
 
     def __init__(self, index: int, profile: Profile, options: PoolOptions) -> None:
-        self._index, self._profile, self._options = index, profile, options
+        self.index, self._profile, self._options = index, profile, options
         self._pool = InstancePool(profile, **asdict(options))
         self._preemptions_before, self._busy_before_sim_s = 0, 0.0
         """Sums over the engines before the latest `restart`."""
@@ -102,6 +102,8 @@ class SimulatedInstance:
         """When requests were aborted while they waited so, and their ids."""
         self._leaving: set[int] = set()
         """Ids of aborted requests that have not left yet."""
+        self.next_event_sim_s = inf
+        """The earliest time at which a request may leave; infinite when the engine is empty."""
 
     @property
     def preemptions(self) -> int:
@@ -113,29 +115,34 @@ class SimulatedInstance:
         """Busy time so far."""
         return self._busy_before_sim_s + self._pool.busy_sim_s(0)
 
-    def next_event_sim_s(self) -> float:
-        """The earliest time at which a request may leave; infinite when the engine is empty."""
+    def _update_next_event(self) -> None:
         events = [queue[0][0] for queue in (self._loading, self._not_begun) if queue]
-        return min(self._pool.next_event_sim_s(), *events, inf)
+        self.next_event_sim_s = min(self._pool.next_event_sim_s(), *events, inf)
+
+    def pass_time(self, now_sim_s: float) -> None:
+        """Continue the engine's iteration until `now_sim_s`, unless it has an event by then."""
+        if self._pool.next_event_sim_s() > now_sim_s:
+            self._pool.advance(now_sim_s)
 
     @property
     def held_tokens(self) -> int:
-        """Tokens of the submitted requests that are not aborted, at the latest `advance`."""
+        """Tokens of the submitted requests that are not aborted, at the latest time passed."""
         loading = sum(request.prompt_tokens for _, _, request in self._loading)
         return self._pool.status().sequence_tokens + loading
 
     def cached_tokens(self, prefix: tuple[tuple[int, int], ...]) -> int:
-        """Leading tokens of `prefix` in its prefix cache, in whole blocks."""
+        """Leading tokens of `prefix` in its prefix cache, in whole blocks, likewise."""
         return self._pool.cached_tokens(0, prefix)
 
-    def advance(self, now_sim_s: float) -> Iterator[ServedRequest | Aborted]:
-        """Advance to `now_sim_s`; yields the requests that left by then."""
+    def advance(self, now_sim_s: float) -> list[ServedRequest | Aborted]:
+        """Advance to `now_sim_s`; returns the requests that left by then."""
+        gone: list[ServedRequest | Aborted] = []
         self._submit_loaded(now_sim_s)
         not_begun, self._not_begun = self._not_begun, []
         for left_sim_s, id in not_begun:
             self._leaving.discard(id)
             if request := self._requests.pop(id, None):  # else it was cancelled
-                yield Aborted(id, left_sim_s, request.generated_tokens)
+                gone.append(Aborted(id, left_sim_s, request.generated_tokens))
         for completion in self._pool.advance(now_sim_s):
             self._leaving.discard(completion.id)
             left_sim_s = completion.last_token_sim_s
@@ -144,23 +151,27 @@ class SimulatedInstance:
                 continue  # it was cancelled
             self._account(request, completion)
             if completion.aborted:
-                yield Aborted(completion.id, left_sim_s, request.generated_tokens)
+                gone.append(Aborted(completion.id, left_sim_s, request.generated_tokens))
             else:
                 begun_sim_s = max(request.request.arrived_s, left_sim_s - request.served_sim_s)
-                yield ServedRequest(
+                served = ServedRequest(
                     request.request,
-                    self._index,
+                    self.index,
                     begun_sim_s,
                     left_sim_s,
                     request.output_tokens,
                     request.first_token_sim_s,
                 )
+                gone.append(served)
+        self._update_next_event()
+        return gone
 
     def restart(self) -> None:
         """Replace the engine, which has no request, by one with an empty cache."""
         assert not self._requests, "an instance with requests restarts"
         self._preemptions_before, self._busy_before_sim_s = self.preemptions, self.busy_sim_s
         self._pool = InstancePool(self._profile, **asdict(self._options))
+        self._update_next_event()
 
     def submit(
         self, request: SimulatedRequest, priority: int, now_sim_s: float, start: Start
@@ -171,20 +182,23 @@ class SimulatedInstance:
         request.start, request.submitted_sim_s, request.priority = start, ready_sim_s, priority
         heappush(self._loading, (ready_sim_s, id, request))
         self._submit_loaded(now_sim_s)
+        self._update_next_event()
 
     def reprioritize(self, priorities: Mapping[int, int], now_sim_s: float) -> None:
         """Give requests that are here another priority, by id."""
         for _, id, request in self._loading:
             request.priority = priorities.get(id, request.priority)
         self._pool.reprioritize(priorities, now_sim_s)
+        self._update_next_event()
 
     def abort(self, request_id: int, now_sim_s: float) -> None:
-        """Interrupt a request; `advance` yields it when it has left."""
+        """Interrupt a request; `advance` returns it when it has left."""
         self._leaving.add(request_id)
         if self._stops_loading(request_id, now_sim_s):
             self._not_begun.append((now_sim_s, request_id))
         else:
             self._pool.abort(request_id, now_sim_s, keep=True)
+        self._update_next_event()
 
     def withdraw(self, request_id: int, now_sim_s: float) -> None:
         """Interrupt a request that waits in the engine, if there is one with this id."""
@@ -193,13 +207,13 @@ class SimulatedInstance:
             self.abort(request_id, now_sim_s)
 
     def cancel(self, request_id: int, now_sim_s: float) -> None:
-        """End a request, if there is one with this id; `advance` does not yield it."""
+        """End a request, if there is one with this id; `advance` does not return it."""
         if self._requests.pop(request_id, None) is None or request_id in self._leaving:
             self._pool.discard(request_id, now_sim_s)
-            return
-        if not self._stops_loading(request_id, now_sim_s):
+        elif not self._stops_loading(request_id, now_sim_s):
             self._leaving.add(request_id)
             self._pool.abort(request_id, now_sim_s)
+        self._update_next_event()
 
     def _submit_loaded(self, now_sim_s: float) -> None:
         """Give the engine what has loaded by now."""

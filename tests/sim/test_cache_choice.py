@@ -338,13 +338,13 @@ def test_service_does_not_count_what_was_reused() -> None:
 
 def test_a_request_may_leave_before_its_cache_has_arrived() -> None:
     instance, request = loading(5.0)
-    assert instance.next_event_sim_s() == 5.0
+    assert instance.next_event_sim_s == 5.0
     instance.abort(1, 1.0)
-    assert (instance.next_event_sim_s(), instance.held_tokens) == (1.0, 0)
+    assert (instance.next_event_sim_s, instance.held_tokens) == (1.0, 0)
     instance.withdraw(1, 1.0)  # it is leaving already
     assert [*instance.advance(1.0)] == [Aborted(1, 1.0, 0)]
     instance.withdraw(1, 1.0)  # it has left
-    assert instance.next_event_sim_s() == inf
+    assert instance.next_event_sim_s == inf
     # it can be placed here again, and cancelled
     for aborts, now_sim_s in ((False, 2.0), (True, 5.0)):
         instance.submit(request, 0, now_sim_s, Start(TOKENS, SHARE, now_sim_s + 4.0))
@@ -352,4 +352,4 @@ def test_a_request_may_leave_before_its_cache_has_arrived() -> None:
             instance.abort(1, now_sim_s + 1.0)
         instance.cancel(1, now_sim_s + 1.0)
         assert [*instance.advance(now_sim_s + 2.0)] == []
-        assert instance.next_event_sim_s() == inf
+        assert instance.next_event_sim_s == inf
