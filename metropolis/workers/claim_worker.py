@@ -42,6 +42,8 @@ class _OpenClaim:
     """For the current step."""
     commit: asyncio.Task[Claim | bool] | None = None
     """The commit of the previous step, or of the last one."""
+    begun: bool = False
+    """Whether its task runs, which may be cancelled before."""
     lost: bool = False
     """The claim belongs to another worker or to none: work on it no longer counts."""
 
@@ -153,6 +155,8 @@ class ClaimingWorker:
 
     def _finish(self, open_claim: _OpenClaim, _: asyncio.Task[None]) -> None:
         del self._open[open_claim]
+        if not open_claim.begun:
+            self._give_back(open_claim.claim)
         self._answers.forget(open_claim.claim.agents)
         self._capacity.set()
 
@@ -168,6 +172,7 @@ class ClaimingWorker:
 
     async def _run_claim(self, open_claim: _OpenClaim) -> None:
         """Run the claimed step, and the following ones that need no new claim."""
+        open_claim.begun = True
         try:
             if open_claim.claim.step == self._until:
                 await self._loop.create_future()  # held until the worker ends

@@ -132,6 +132,20 @@ def test_an_agent_that_cannot_be_copied_is_told(server: EmbeddedServer) -> None:
         Simulation(world, agents, Client(Slow()), store=server.url).run(3)
 
 
+def begin_alone(store: RedisStore, spec: WorkerSpec) -> int:
+    """Begin a run of one agent; return the fence of its lease."""
+    start, minds = Start(0, spec.world.reset(seed=0, options={})), {0: save_checked(spec.agents[0])}
+    begin_run(store, spec.world, spec.agents, minds, 0, start, 9, {})
+    return store.take_lease("test", 60.0)
+
+
+def test_a_worker_gives_back_claims_on_which_it_has_not_begun(server: EmbeddedServer) -> None:
+    store, spec = server.store("until"), spec_of(1)
+    store.dispatch(begin_alone(store, spec), [Dispatch(0, (0,))], {}, 0)
+    asyncio.run(spec.worker("w", store, until=0).run())
+    assert store.claim("another", 1.0) is not None
+
+
 def test_a_worker_that_ends_leaves_the_commits_of_others_alone(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,9 +153,7 @@ def test_a_worker_that_ends_leaves_the_commits_of_others_alone(
     monkeypatch.setattr(response_cache, "END_S", 0.0)
     store, commit = server.store("others"), AsyncRedisStore.commit
     spec, is_open = spec_of(1), asyncio.Event()
-    start, minds = Start(0, spec.world.reset(seed=0, options={})), {0: save_checked(spec.agents[0])}
-    begin_run(store, spec.world, spec.agents, minds, 0, start, 9, {})
-    fence = store.take_lease("test", 60.0)
+    fence = begin_alone(store, spec)
 
     async def commit_late(*arguments: Any) -> Any:
         await is_open.wait()
