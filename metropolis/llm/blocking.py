@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from threading import get_ident
 from typing import Any, TypeVar, Unpack
 
 from metropolis.llm.agent import LLM, Options
@@ -39,6 +40,8 @@ class BlockingLLM:
         self._waiting = 0
         self._calls: set[Future[Any]] = set()
         self._is_cancelled = False
+        self.thread: int | None = None
+        """Identifier of the agent's thread, once it runs."""
 
     @property
     def calls(self) -> list[CallRecord]:
@@ -82,7 +85,7 @@ class BlockingLLM:
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._is_cancelled:  # a thread may go on calling: it is not to reach the event loop
             coroutine.close()
-            raise asyncio.CancelledError
+            raise self._cancellation()
         call = asyncio.run_coroutine_threadsafe(self._await_with_hooks(coroutine), self._loop)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -91,9 +94,12 @@ class BlockingLLM:
         try:
             return call.result()
         except CancelledError:  # of futures: an Exception, which the thread would catch
-            if self._is_cancelled:
-                raise asyncio.CancelledError from None
-            raise
+            raise self._cancellation() from None
+
+    def _cancellation(self) -> BaseException:
+        """What ends the calling thread; Python reports others of threads that the agent started."""
+        is_own = self.thread in (None, get_ident())
+        return asyncio.CancelledError() if is_own else SystemExit()
 
     async def _await_with_hooks(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._waiting += 1

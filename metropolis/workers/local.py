@@ -379,7 +379,7 @@ def _in_thread(
     invocation: Invocation, method: Callable[[Any, Any], Any], argument: Any, llm: BlockingLLM
 ) -> tuple[Any, BaseException | None]:
     """Return what `method` returns or raises; asyncio cannot pass on every error."""
-    invocation.thread = get_ident()
+    invocation.thread = llm.thread = get_ident()
     try:
         return method(argument, llm), None
     except BaseException as error:  # noqa: BLE001 -- raised in the invocation

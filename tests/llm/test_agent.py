@@ -171,6 +171,23 @@ def test_a_plain_agent_waits_in_its_thread() -> None:
     assert [call.function for call in llm.calls] == ["greet", "complete", "chat", "chat"]
 
 
+def test_threads_that_a_plain_agent_starts_end_in_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    loop = asyncio.new_event_loop()
+    llm = BlockingLLM(bound(Fake()), loop)
+    llm.thread = threading.get_ident()
+    llm.cancel()
+    thread = threading.Thread(target=llm.chat, args=("a",))
+    thread.start()
+    thread.join()
+    with pytest.raises(asyncio.CancelledError):
+        llm.chat("b")
+    loop.close()
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("method", "option", "sentence"),
     [
