@@ -265,14 +265,47 @@ def _current_task() -> asyncio.Task[Any] | None:
 # --- Ctrl-C
 
 
-class _CtrlC:
-    """A SIGINT handler that records the signal, since agents can raise KeyboardInterrupt, too."""
+class CtrlC:
+    """A SIGINT handler that records the signal, since agents can raise KeyboardInterrupt, too.
 
-    pressed = False
+    The first Ctrl-C is raised by the loop of the run, by code that reads the run, or after the run:
+    elsewhere it could lose a task, or leave files, threads and processes behind. The next is raised
+    at once.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_press: Callable[[], object]) -> None:
+        """`on_press` is called at a Ctrl-C that is raised later."""
+        self._loop, self._on_press = loop, on_press
+        self.pressed = self.waits = self._is_read = self._tidies = False
 
     def __call__(self, _signal: int, _frame: FrameType | None) -> None:
+        """Handle the signal."""
         self.pressed = True
-        raise KeyboardInterrupt
+        if self.waits or self._is_read:
+            self.waits = False
+            raise KeyboardInterrupt
+        self.waits = True
+        self._on_press()
+        if not self._tidies:
+            self._loop.call_soon_threadsafe(self._raise)
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """The block is code that reads the run."""
+        self._is_read = True
+        try:
+            yield
+        finally:
+            self._is_read = False
+
+    def tidy(self) -> None:
+        """The run has ended, and is tidied up from now on."""
+        self._tidies = True
+
+    def _raise(self) -> None:
+        if self.waits and not self._tidies:
+            self.waits = False
+            raise KeyboardInterrupt
 
 
 def is_ctrl_c() -> bool:
@@ -282,10 +315,17 @@ def is_ctrl_c() -> bool:
 
 
 @contextmanager
-def recording_ctrl_c() -> Iterator[None]:
+def recording_ctrl_c(
+    loop: asyncio.AbstractEventLoop, on_press: Callable[[], object]
+) -> Iterator[CtrlC]:
     """Distinguish the user's Ctrl-C from agents' exceptions, if Python's own handler is set."""
-    with _handling_ctrl_c(_CtrlC()):
-        yield
+    handler = CtrlC(loop, on_press)
+    try:
+        with _handling_ctrl_c(handler):
+            yield handler
+    finally:
+        if handler.waits:
+            raise KeyboardInterrupt
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Unpack
 
@@ -19,7 +18,7 @@ from metropolis.runtime.live.configuration import (
     configured,
     parse_workers,
 )
-from metropolis.runtime.live.event_loop import event_loop
+from metropolis.runtime.live.event_loop import RunLoop, event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
 from metropolis.runtime.live.metrics_port import metrics_server
@@ -156,9 +155,7 @@ class Simulation:
         self._ran = True
         self._single_use.start()
         simulated = self._clock.virtual is not None
-        self._recording.describe(self._initial, steps, simulated=simulated)
-        self._clock.start()
-        selector = IdleSelector(self._advance_clock) if self._clock.virtual else None
+        selector = IdleSelector(self._advance_clock) if simulated else None
         with event_loop(selector, self._invocations, self.configuration.stall_s) as (
             loop,
             watchdog,
@@ -166,12 +163,15 @@ class Simulation:
             self._interruption.watchdog = watchdog
             disk_is_full = False
             try:
+                self._recording.describe(self._initial, steps, simulated=simulated)
+                self._clock.start()
                 self.world.seal()
                 yield from self._run_steps(loop, steps)
             except UnwritableError:
                 disk_is_full = True
                 raise
             finally:
+                loop.ctrl_c.tidy()
                 self.world.unseal()
                 self._single_use.end()
                 if self._metrics is not None:
@@ -330,7 +330,7 @@ class Simulation:
             clock = clock_since(self._stored.began_s)  # that of the workers
         return self._recording.open_timeline(clock, simulated=simulated, is_rerun=is_new)
 
-    def _run_steps(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
+    def _run_steps(self, loop: RunLoop, steps: Step) -> Iterator[StepRecord]:
         recording, recorder = self._recording, self._recording.recorder
         loop.run_until_complete(self.client.check())  # resolves the model's name for workers
         executor = self._executor(steps)
@@ -356,7 +356,8 @@ class Simulation:
                 if executor.floor == recorder.next_step:  # no recordable steps of a killed process
                     self._invocations.complete(loop, executor.advance())
                 for record in recording.advance(executor.floor):
-                    yield record
+                    with loop.ctrl_c.read():
+                        yield record
                     if checkpointer is not None and checkpointer.step == record.step + 1:
                         self._write(checkpointer)
                 executor.collect()
@@ -370,6 +371,7 @@ class Simulation:
                 raise executor.failure
             self.stopped = str(executor.failure)
         finally:
+            loop.ctrl_c.tidy()
             self._interruption.wake = None
             self._clock.stop()
             loop.run_until_complete(executor.stop())

@@ -302,6 +302,7 @@ class OptimisticWorker:
 
     def _ended(self, one: OneProceed | OneResolution, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        one.log.is_abandoned |= task.cancelled()
         if isinstance(one, OneResolution):
             one.end()
         for agent in one.agents:
@@ -371,8 +372,7 @@ class OptimisticWorker:
             step, name = self._predictions.pop(id)
             self._states.predicted.retract(step, [name], ())
             return
-        one = self._resolutions.pop(id, None)
-        if one is not None and one.is_predicted:
+        if (one := self._resolutions.pop(id, None)) is not None and one.is_predicted:
             names = [self._names[agent] for agent in one.agents]
             self._states.predicted.retract(one.step, one.writes, names)
 
