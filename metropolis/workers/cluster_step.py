@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
-from inspect import iscoroutine
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from itertools import chain
 from math import isfinite
 from typing import Any
@@ -73,6 +73,13 @@ class ClusterSteps:
     def is_resolved(self) -> bool:
         """Whether all steps are complete."""
         return all(part.is_resolved for part in self.parts)
+
+    def close(self) -> None:
+        """Nothing further runs. Python warns of coroutines that were never awaited."""
+        for part in self.parts:
+            resolving = part.resolving
+            if isinstance(resolving, Coroutine) and getcoroutinestate(resolving) == CORO_CREATED:
+                resolving.close()
 
     def execution(self) -> Execution:
         """What is to be committed; all steps are complete. Ends their clusters."""

@@ -112,9 +112,7 @@ class LocalWorker:
             for group in groups:
                 begun.parts.append(self._begin([views[i] for i in group], state))
         except BaseException:
-            for part in begun.parts:
-                if inspect.iscoroutine(part.resolving):
-                    part.resolving.close()  # otherwise Python warns that it was never awaited
+            begun.close()
             raise
         return begun
 
@@ -123,7 +121,10 @@ class LocalWorker:
         self.track_tasks(asyncio.get_running_loop())
         left = [part for part in begun.parts if not part.is_resolved]
         parts = {next(iter(part.members)): self._complete(part, begun.state) for part in left}
-        await gather(begun.dispatch.step, parts, one_by_one=self._one_by_one)
+        try:
+            await gather(begun.dispatch.step, parts, one_by_one=self._one_by_one)
+        finally:
+            begun.close()
         if self.client.exhausted is not None:  # an agent may have continued without its answer
             raise self.client.exhausted
         return begun.execution()

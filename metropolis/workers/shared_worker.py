@@ -6,7 +6,7 @@ Claims need no leases, and commits carry no minds: the agents themselves are the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from math import inf
 from typing import Any
@@ -15,6 +15,7 @@ from metropolis.store.claim import Claim
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
 from metropolis.types import Dispatch
+from metropolis.workers.cluster_step import ClusterSteps
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker
 
@@ -55,21 +56,23 @@ class SharedWorker:
             assert state is not None
             cluster = Dispatch(claim.step, claim.agents)
             if not self._local.begins_at_once:
-                group.create_task(self._work(claim, self._local.run(cluster, state, claim.number)))
+                run = partial(self._local.run, cluster, state, claim.number)
+                group.create_task(self._work(claim, run))
                 continue
             try:
                 begun = self._local.begin(cluster, state, claim.number)
             except BaseException as error:  # noqa: BLE001 -- raised in the task
-                group.create_task(self._work(claim, _fail(error)))
+                group.create_task(self._work(claim, partial(_fail, error)))
                 continue
             if begun.is_resolved:
                 self._store.commit(claim, begun.execution())
             else:
-                group.create_task(self._work(claim, self._local.complete(begun)))
+                task = group.create_task(self._work(claim, partial(self._local.complete, begun)))
+                task.add_done_callback(partial(_close, begun))  # perhaps before it has begun
 
-    async def _work(self, claim: Claim, running: Coroutine[Any, Any, Execution]) -> None:
+    async def _work(self, claim: Claim, run: Callable[[], Coroutine[Any, Any, Execution]]) -> None:
         try:
-            self._store.commit(claim, await running)
+            self._store.commit(claim, await run())
         except asyncio.CancelledError:
             if self._ending:
                 raise
@@ -77,6 +80,10 @@ class SharedWorker:
         except BaseException:
             self._ending = True
             raise
+
+
+def _close(begun: ClusterSteps, _: asyncio.Task[None]) -> None:
+    begun.close()
 
 
 async def _fail(error: BaseException) -> Execution:

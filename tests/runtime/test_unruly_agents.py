@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -291,3 +292,25 @@ def test_unusual_errors_have_a_sentence(error: Exception, told: str) -> None:
         run(Line(1), Raises)
     sentence = f"step 0, agent 'a0', in {Raises.proceed.__qualname__}: {__file__}:{line}: {told}; "
     assert (explanation_of(raised.value) or "").startswith(sentence)
+
+
+@pytest.mark.parametrize("mode", ["sequential", "lockstep", "out_of_order"])
+def test_an_error_of_one_cluster_ends_the_others_in_silence(mode: str) -> None:
+    class Fails(Line):
+        async def resolve(self, cluster: Transaction) -> None:
+            if "a0" in cluster:
+                raise ValueError("broken")
+
+    class Steady(Thinker):
+        def routine(self, observation: Any) -> Any:
+            return 0
+
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            return 0
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="broken"):
+            run(Fails(3, 100), Steady, mode=mode)
+        gc.collect()
+    assert not warned
