@@ -19,6 +19,7 @@ from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Claim
 from metropolis.types import Dispatch, Step
 from metropolis.workers.agent_state import Minds
+from metropolis.workers.event_loop import to_its_end
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.leases import Heartbeat, retry_async
 from metropolis.workers.local import LocalWorker
@@ -104,7 +105,7 @@ class ClaimingWorker:
             self._local.close()
             self._answers.workers -= 1
             if not self._answers.workers:
-                await self._answers.end()
+                await to_its_end(self._answers.end())
 
     def _is_complete(self) -> bool:
         """Whether all agents are at the step `until`."""
@@ -135,9 +136,7 @@ class ClaimingWorker:
             claims = await asyncio.shield(request)
         except asyncio.CancelledError:
             self._ending = True
-            with suppress(StoreError, TimeoutError):  # the claims expire anyway
-                for claim in await asyncio.wait_for(request, END_S):
-                    self._give_back(claim)
+            await to_its_end(self._give_back_late(request))
             raise
         for number, claim in enumerate(claims):
             try:
@@ -152,6 +151,11 @@ class ClaimingWorker:
             self._answers.take(claim.agents, claim.answers)
             self._open[open_claim].add_done_callback(partial(self._finish, open_claim))
         return claims
+
+    async def _give_back_late(self, request: asyncio.Future[list[Claim]]) -> None:
+        with suppress(StoreError, TimeoutError):  # the claims expire anyway
+            for claim in await asyncio.wait_for(request, END_S):
+                self._give_back(claim)
 
     def _finish(self, open_claim: _OpenClaim, _: asyncio.Task[None]) -> None:
         del self._open[open_claim]
@@ -225,9 +229,11 @@ class ClaimingWorker:
 
     async def _end(self, open_claim: _OpenClaim) -> None:
         """Give back what is not committed, once the pending commit has completed."""
-        if open_claim.commit is not None:
-            await asyncio.wait([open_claim.commit], timeout=END_S)
-        self._give_back(open_claim.claim)
+        try:
+            if open_claim.commit is not None:
+                await asyncio.wait([open_claim.commit], timeout=END_S)
+        finally:
+            self._give_back(open_claim.claim)
 
     def _is_ours(self, open_claim: _OpenClaim) -> bool:
         """Whether only the cluster itself can have been the cause of the cancellation."""

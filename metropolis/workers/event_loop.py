@@ -31,6 +31,16 @@ async def cancel_all() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def to_its_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of `coroutine`; this task is cancelled only after it."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
 def loop_is_running() -> bool:
     """Whether an event loop runs in this thread."""
     try:

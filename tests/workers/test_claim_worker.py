@@ -25,6 +25,7 @@ from metropolis.store.redis import RedisStore
 from metropolis.types import Dispatch, MetropolisError
 from metropolis.workers import leases, response_cache
 from metropolis.workers.invocations import Invocations
+from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.saved_check import save_checked
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author, choose
@@ -121,6 +122,29 @@ def spec_of(agents: int) -> WorkerSpec:
     walkers: list[Any] = [Walker(name) for name in world.names]
     how = {"one_by_one": False, "keep_text": False, "lease_s": 1.0, "stall_s": 60.0}
     return WorkerSpec(world, walkers, Client(Slow()), 0, 0.0, invocations=Invocations(), **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", [{"workers": 1}, {"workers": 2}, {"mode": "optimistic"}])
+def test_a_run_without_a_budget_gives_back_its_claims(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    """The end of the run cancels a worker that ends already."""
+    end = StoredCommits.end
+
+    async def end_late(commits: StoredCommits) -> None:
+        await asyncio.sleep(0.1)
+        await end(commits)
+
+    monkeypatch.setattr(StoredCommits, "end", end_late)
+    world = Meadow(6, side=9, joint=1)
+    agents = [Walker(name) for name in world.names]
+    client = Client(Slow(), max_tokens=1)
+    with EmbeddedServer() as server:
+        assert Simulation(world, agents, client, store=server.url, **how).run(5).stopped
+        store = server.store(server.runs()[0])
+        least = min(store.nodes().steps)
+        claims = store.claims("another", 1.0, most=6)
+        assert least in {claim.step for claim in claims}
 
 
 def test_an_agent_that_cannot_be_copied_is_told(server: EmbeddedServer) -> None:

@@ -20,6 +20,7 @@ from metropolis.speculation.native import NativeSpeculation
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError, Step
+from metropolis.workers.event_loop import to_its_end
 from metropolis.workers.leases import Heartbeat, retry
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.ahead_limit import AHEAD_MAX
@@ -108,6 +109,7 @@ class OptimisticWorkerPool:
         try:
             await worker.run()
         finally:
+            await to_its_end(worker.end())
             commits.end()
 
     async def _run_stored(self) -> None:
@@ -126,9 +128,13 @@ class OptimisticWorkerPool:
             try:
                 for agent, saved in (await commits.begin()).items():
                     self._minds.final[agent] = Mind(None, saved)
-                await self._worker(first, commits).run()
+                worker = self._worker(first, commits)
+                try:
+                    await worker.run()
+                finally:
+                    await to_its_end(worker.end())
             finally:
-                await commits.end()
+                await to_its_end(commits.end())
 
     async def _catch_up(self, first: Step) -> None:
         """Run all agents up to step `first` without running ahead."""

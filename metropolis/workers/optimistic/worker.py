@@ -90,24 +90,25 @@ class OptimisticWorker:
         self._floor: Step = 0
 
     async def run(self) -> None:
-        """Run until cancelled or until a final execution fails."""
+        """Run until cancelled or until a final execution fails; `end` follows."""
         self._loop, self._context = asyncio.get_running_loop(), copy_context()
         self._local.track_tasks(self._loop)
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        try:
-            self._commits.start(self._end)
-            self._decisions.start(self._client, self._end)
-            self._obey(self._speculation.start(), [])
-            self._settle()
-            await self._failure
-        finally:
-            self._is_ending = True
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._decisions.end()
-            await self._client.end()
-            self._minds.end()
+        self._commits.start(self._end)
+        self._decisions.start(self._client, self._end)
+        self._obey(self._speculation.start(), [])
+        self._settle()
+        await self._failure
+
+    async def end(self) -> None:
+        """What `run` has begun ends; it has been cancelled, or has failed."""
+        self._is_ending = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._decisions.end()
+        await self._client.end()
+        self._minds.end()
 
     # --- events
 
@@ -155,8 +156,7 @@ class OptimisticWorker:
 
     def _collect(self) -> bool:
         """Forget what is below the floor. Returns whether the floor has risen."""
-        floor = self._speculation.floor
-        if floor == self._floor:
+        if (floor := self._speculation.floor) == self._floor:
             return False
         for step in range(self._floor, floor):
             for id in self._proceed_of.pop(step, {}).values():
@@ -316,12 +316,11 @@ class OptimisticWorker:
             return  # aborted meanwhile
         if one.may_be_misled(self._client) or isinstance(error, WorkerLostError):
             self._repeat(one)
-            return
-        if one.sure or isinstance(error, BudgetExhausted | KeyboardInterrupt):
+        elif one.sure or isinstance(error, BudgetExhausted | KeyboardInterrupt):
             self._end(error)
-            return
-        self._forget(one)
-        self._report(Failed(one.id))
+        else:
+            self._forget(one)
+            self._report(Failed(one.id))
 
     def _repeat(self, one: OneProceed | OneResolution) -> None:
         """Repeat the execution, once it is sure."""
