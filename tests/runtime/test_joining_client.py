@@ -56,6 +56,29 @@ def test_a_cancelled_request_is_not_joined() -> None:
     assert len(answers) == 2
 
 
+def test_the_end_waits_for_no_task_that_an_agent_has_left_behind() -> None:
+    class Silent:
+        journal = None
+        backend = SimpleNamespace(name="m")
+        models = ModelChoice()
+
+        async def answer(self, request: Request) -> str:
+            await asyncio.sleep(60)
+            return "late"
+
+    async def end() -> bool:
+        gate: Any = SimpleNamespace()
+        client = JoiningClient(Silent(), KeptAnswers(None, {}), gate, time.monotonic)  # type: ignore[arg-type]
+        request = LLM(client, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
+        left = asyncio.create_task(client.call(request))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(client.end(), 10)
+        await asyncio.wait([left])
+        return left.cancelled()
+
+    assert asyncio.run(end())
+
+
 def test_a_needed_execution_that_gives_up_a_speculative_request_sends_it_anew() -> None:
     sent: list[tuple[str, bool]] = []
 

@@ -174,10 +174,10 @@ class JoiningClient:
             loop.call_later(0, loop.call_soon, self._cancel_orphans, is_busy)
 
     async def end(self) -> None:
-        """Cancel all requests in flight; no execution waits for them any more."""
+        """Cancel all requests in flight: only tasks that agents have left behind wait for them."""
         tasks = [one.task for one in self._in_flight.values()]
         if tasks:
-            self._is_cancelling = False
+            self._orphans, self._is_cancelling = dict(self._in_flight), False
             self.cancel_orphans(lambda *_: False)
             await asyncio.wait(tasks)
 
