@@ -19,7 +19,6 @@ from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 from metropolis.llm.base import (
     Backend,
-    BudgetExhausted,
     Completion,
     Message,
     Request,
@@ -67,8 +66,8 @@ class Sender(Protocol):
         """The model of each call."""
 
     @property
-    def exhausted(self) -> BudgetExhausted | None:
-        """The error of the first call that the budget cannot pay for."""
+    def failure(self) -> MetropolisError | None:
+        """What ends the run: its budget is exhausted, or answers cannot be written."""
 
     async def call(self, request: Request) -> Completion:
         """The answer to `request`; raises LLMError on failure."""

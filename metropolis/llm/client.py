@@ -37,6 +37,7 @@ from metropolis.llm.outage import Outage
 from metropolis.llm.pauses import Pauses
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_max
 from metropolis.llm.usage import FREE, Prices, Purchases, Tokens, Usage, total
+from metropolis.types import MetropolisError
 
 BACKOFF_MAX_S = 30.0  # longest pause before a retry
 PATIENCE_S = 300.0
@@ -98,28 +99,24 @@ class Client:
             models=models,
             seed=seed,
         )
-        self.backend, self.models = backend, models or ModelChoice()
+        self.backend, self.models, self.prices = backend, models or ModelChoice(), prices or FREE
         self.timeout_s, self.retries, self.patience_s = timeout_s, retries, patience_s
         self.journal: Answers | None = None
-        self.closed = False
-        self.prices = prices or FREE
+        self.closed = self._is_excess_reported = False
         self.usage: dict[str, Usage] = defaultdict(Usage)
         self._earlier = Usage()
         """Purchases of the run before this client was created."""
         self.workers = 1
         """Number of clients that share the run's budget evenly."""
-        self.exhausted: BudgetExhausted | None = None
-        """The error of the first call that the budget cannot pay for."""
-        self.on_exhausted: Callable[[BudgetExhausted], object] = lambda _: None
-        """Called when the budget is exhausted, before the error reaches the agent."""
-        self.on_unwritable: Callable[[UnwritableError], object] = lambda _: None
-        """Called when an answer cannot be written, before the error reaches the agent."""
+        self.failure: MetropolisError | None = None
+        """What ends the run: its budget is exhausted, or answers cannot be written."""
+        self.on_failure: Callable[[MetropolisError], object] = lambda _: None
+        """Called with a reason for that, before the error reaches the agent."""
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
         self._limits_tokens = tokens_per_minute is not None
         self._has_budget = max_tokens is not None or max_cost is not None
         self._outage, self._limited = Outage(patience_s), Outage(patience_s)
         """Times without an answer: of a server that cannot be reached, and that limits the rate."""
-        self._is_excess_reported = False
         self.pauses = Pauses(seed)
         if journal is not None:
             self.use_journal(journal)
@@ -283,9 +280,8 @@ class Client:
         need = self._need_of(request)
         turn = await self.gate.enter((int(request.speculative), request.priority), need)
         if turn is None:
-            self.exhausted = BudgetExhausted(self.gate.exhausted(need, request.where, self.workers))
-            self.on_exhausted(self.exhausted)
-            raise self.exhausted
+            exhausted = self.gate.exhausted(need, request.where, self.workers)
+            raise self._ending(BudgetExhausted(exhausted))
         time = asyncio.get_running_loop().time
         began = time()
         completion = await self._send(request, turn, usage, on_piece)
@@ -343,12 +339,10 @@ class Client:
 
     async def _keep(self, journal: Answers, key: Key, completion: Completion) -> None:
         try:
-            stored = journal.put(key, completion)
+            if (stored := journal.put(key, completion)) is not None:
+                await stored
         except UnwritableError as error:
-            self.on_unwritable(error)
-            raise
-        if stored is not None:
-            await stored
+            raise self._ending(error) from None
 
     async def _receive(self, request: Request, on_piece: OnPiece) -> Completion:
         completion = None
@@ -360,6 +354,12 @@ class Client:
         if completion is None:
             raise MalformedError(f"{self.backend} broke off its answer to {request.where}")
         return completion
+
+    def _ending(self, error: MetropolisError) -> MetropolisError:
+        """`error`, which ends the run."""
+        self.failure = self.failure or error
+        self.on_failure(error)
+        return error
 
     def _need_of(self, request: Request) -> Need:
         expected = expected_tokens(request) if self._limits_tokens else 0
@@ -380,7 +380,7 @@ class Client:
             try:
                 self.journal.lose(lost)
             except UnwritableError as error:  # the attempt's own error is raised
-                self.on_unwritable(error)
+                self._ending(error)
 
     def _is_waited_for(self, error: LLMError) -> bool:
         """Whether `error` ends by itself, so that it does not count in `retries`."""

@@ -125,8 +125,8 @@ class LocalWorker:
             await gather(begun.dispatch.step, parts, one_by_one=self._one_by_one)
         finally:
             begun.close()
-        if self.client.exhausted is not None:  # an agent may have continued without its answer
-            raise self.client.exhausted
+        if self.client.failure is not None:  # an agent may have continued without its answer
+            raise self.client.failure
         return begun.execution()
 
     @property

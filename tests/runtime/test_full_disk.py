@@ -109,6 +109,19 @@ def test_the_file_is_named(tmp_path: Path, kind: type[Walker], name: str) -> Non
         continues(out, kind, whole)
 
 
+@pytest.mark.parametrize("how", [{}, {"mode": "optimistic", "waste_budget": 1.0}])
+def test_an_agent_that_goes_on_without_its_answer_commits_nothing(
+    tmp_path: Path, how: dict[str, Any]
+) -> None:
+    whole = simulation(None, Stubborn).run(STEPS)
+    for writes in (1, 5):
+        out = tmp_path / f"{writes}"
+        run = simulation(out, Stubborn, store="embedded", **how)
+        with full_after(writes, "journal.jsonl"), pytest.raises(UnwritableError):
+            run.run(STEPS)
+        continues(out, Stubborn, whole)
+
+
 def test_a_link_in_place_of_the_partial_file_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("precious")

@@ -347,7 +347,7 @@ class Simulation:
         self._interruption.wake = wake
         self.control.begin(loop, executor, steps)
         # These end the run even if agents catch the errors.
-        self.client.on_exhausted = self.client.on_unwritable = executor.end
+        self.client.on_failure = executor.end
         try:
             loop.run_until_complete(executor.start(recorder.next_step))
             if self._interruption.requested:

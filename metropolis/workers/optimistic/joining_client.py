@@ -11,12 +11,12 @@ from contextlib import aclosing
 from contextvars import Context
 from dataclasses import dataclass, replace
 
-from metropolis.llm.base import Backend, BudgetExhausted, Completion, Promoter, Request
+from metropolis.llm.base import Backend, Completion, Promoter, Request
 from metropolis.llm.call_log import CallRecord
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Key, key_of
 from metropolis.llm.model_choice import ModelChoice
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.kept_answers import KeptAnswers
 
@@ -70,9 +70,9 @@ class JoiningClient:
         return self._client.models
 
     @property
-    def exhausted(self) -> BudgetExhausted | None:
+    def failure(self) -> MetropolisError | None:
         """See Sender."""
-        return self._client.exhausted
+        return self._client.failure
 
     async def stream(
         self, request: Request, on_end: Callable[[Completion], object]

@@ -16,12 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from metropolis.llm.agent import LLM
-from metropolis.llm.base import BudgetExhausted, Completion, Request
+from metropolis.llm.base import Completion, Request
 from metropolis.llm.call_log import CallLog
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.names import cut
 from metropolis.speculation.base import ExecutionId
-from metropolis.types import AgentError, AgentId, Step
+from metropolis.types import AgentError, AgentId, MetropolisError, Step
 from metropolis.workers.event_loop import idles
 from metropolis.workers.invocations import Invocations, cancelled_from_within
 from metropolis.workers.local import LocalWorker
@@ -241,7 +241,7 @@ class _Inbox:
 class _Relay:
     """See Sender; sends the calls of one execution to the run."""
 
-    exhausted: BudgetExhausted | None = None
+    failure: MetropolisError | None = None
 
     def __init__(self, host: ProceedHost, id: ExecutionId) -> None:
         self._host, self._id = host, id
