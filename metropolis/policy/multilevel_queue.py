@@ -65,8 +65,9 @@ class Multilevel(Policy):
         """Service at which each level's range begins."""
         self._calls: dict[int, Call] = {}
         self._entries = count()
-        self._due: list[tuple[float, int, Call]] = []
-        """A heap: when each call changes its level next, number, call."""
+        self._due: list[tuple[float, int, int]] = []
+        """A heap: when each call changes its level next, number, request id. It holds no calls:
+        void items would keep their prompts in memory."""
         self._dues = count()
         self._expected: dict[int, int] = {}
         """The valid item of `_due` by request id; older ones are void."""
@@ -90,8 +91,8 @@ class Multilevel(Policy):
     def due_s(self) -> float:
         """When the next quantum is spent, or the next call promoted."""
         while self._due:
-            due_s, number, call = self._due[0]
-            if self._expected.get(call.request.id) == number:
+            due_s, number, id_ = self._due[0]
+            if self._expected.get(id_) == number:
                 return due_s
             heappop(self._due)
         return inf
@@ -115,7 +116,7 @@ class Multilevel(Policy):
     def passed(self, now_s: float) -> None:
         """Demote calls that spent their quantum; promote calls that waited too long."""
         while (due_s := self.due_s) <= now_s:
-            call = heappop(self._due)[2]
+            call = self._calls[heappop(self._due)[2]]
             account(call, due_s)
             if call.is_running:
                 self._enter(call, call.level + 1)
@@ -146,7 +147,7 @@ class Multilevel(Policy):
         due_s = call.since_s + call.quantum_s if call.is_running else self.promotion_s(call)
         number = self._expected[call.request.id] = next(self._dues)
         if due_s < inf:
-            heappush(self._due, (max(due_s, call.since_s), number, call))
+            heappush(self._due, (max(due_s, call.since_s), number, call.request.id))
         if len(self._due) > 2 * len(self._expected) + _VOID_MAX:
             expected = set(self._expected.values())
             self._due = [item for item in self._due if item[1] in expected]

@@ -10,7 +10,8 @@ from metropolis.policy.faults import rank_of, read
 DISCARDED_MAX = 1000
 """Maximum number of discarded requests that the heap holds in excess of the waiting ones."""
 
-_Item = tuple[int, float, int, QueuedRequest]
+_Place = tuple[int, float, int]
+"""Priority, arrival and id."""
 
 
 def priority_of(policy: Policy, request: QueuedRequest) -> int:
@@ -19,7 +20,7 @@ def priority_of(policy: Policy, request: QueuedRequest) -> int:
     return rank + SPECULATIVE_PRIORITY if request.speculative else rank
 
 
-def order_of(policy: Policy, request: QueuedRequest) -> tuple[int, float, int]:
+def order_of(policy: Policy, request: QueuedRequest) -> _Place:
     """The priority of `request`, and what breaks ties; smaller runs first. Raises PluginError."""
     return priority_of(policy, request), request.arrived_s, request.id
 
@@ -33,9 +34,10 @@ class RequestQueue:
     def __init__(self, policy: Policy) -> None:
         self._policy, self._version = policy, 0
         """`_version`: the policy's version for which the heap is ranked."""
-        self._heap: list[_Item] = []
-        self._waiting: dict[int, _Item] = {}
-        """The item of each waiting request, by id; the heap may hold discarded items, too."""
+        self._heap: list[_Place] = []
+        """Places, also of discarded requests, whose prompts would take memory if it held them."""
+        self._waiting: dict[int, tuple[_Place, QueuedRequest]] = {}
+        """The waiting requests and their places, by id."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -47,25 +49,27 @@ class RequestQueue:
         """Add a `request` that the policy knows; it replaces one that waits here with its id."""
         if not self._heap:
             self._version = read(self._policy, "version")
-        item = self._waiting[request.id] = self._item(request)
-        heapq.heappush(self._heap, item)
+        place = order_of(self._policy, request)
+        self._waiting[request.id] = place, request
+        heapq.heappush(self._heap, place)
 
-    def place(self) -> tuple[int, float, int]:
+    def place(self) -> _Place:
         """Priority, arrival and id of the next request: its place among those of other queues."""
         self.first()
-        return self._heap[0][:3]
+        return self._heap[0]
 
     def first(self) -> QueuedRequest:
         """The next request."""
         if self._version != (version := read(self._policy, "version")):
-            heap = [self._item(request) for request in self.requests()]
-            self._waiting = {item[2]: item for item in heap}
+            requests = self.requests()
+            heap = [order_of(self._policy, request) for request in requests]
+            self._waiting = {r.id: (place, r) for place, r in zip(heap, requests, strict=True)}
             self._heap = heap
             heapq.heapify(self._heap)
             self._version = version
         while not self._is_waiting(self._heap[0]):
             heapq.heappop(self._heap)
-        return self._heap[0][3]
+        return self._waiting[self._heap[0][2]][1]
 
     def pop(self) -> QueuedRequest:
         """Remove and return the next request."""
@@ -78,15 +82,13 @@ class RequestQueue:
         """Remove a request, if it waits here."""
         self._waiting.pop(request_id, None)
         if len(self._heap) > 2 * len(self._waiting) + DISCARDED_MAX:
-            self._heap = [item for item in self._heap if self._is_waiting(item)]
+            self._heap = [place for place in self._heap if self._is_waiting(place)]
             heapq.heapify(self._heap)
 
     def requests(self) -> list[QueuedRequest]:
         """All waiting requests, in no order."""
-        return [item[3] for item in self._heap if self._is_waiting(item)]
+        return [self._waiting[place[2]][1] for place in self._heap if self._is_waiting(place)]
 
-    def _is_waiting(self, item: _Item) -> bool:
-        return self._waiting.get(item[2]) is item
-
-    def _item(self, request: QueuedRequest) -> _Item:
-        return *order_of(self._policy, request), request
+    def _is_waiting(self, place: _Place) -> bool:
+        waiting = self._waiting.get(place[2])
+        return waiting is not None and waiting[0] is place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 from random import Random
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from metropolis.policy.mlfq import Mlfq
 from metropolis.policy.multilevel_queue import Multilevel
 from metropolis.types import MetropolisError
 from tests.policy.steps import waits
+from tests.policy.test_queue import Watched
 
 QUANTA_S = (2.0, 1.0)
 FIGURE_2 = {
@@ -56,6 +58,16 @@ def test_what_has_been_answered_is_soon_forgotten(policy: Multilevel) -> None:
         policy.preempted(asked, number + 1.5)
         policy.completed(ServedRequest(asked, 0, number, number + 2.0, 1))
     assert len(policy._due) <= 1001
+
+
+def test_answered_calls_are_freed() -> None:
+    policy, alive = Mlfq((100.0,)), WeakSet[QueuedRequest]()
+    for number in range(10):
+        asked = Watched(number, "p", "call", 1, 0.0, 0.0)
+        alive.add(asked)
+        run(policy, asked, 0.0, 1.0)
+    del asked
+    assert not alive
 
 
 def level(policy: Policy, asked: QueuedRequest) -> int:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.queue import DISCARDED_MAX, RequestQueue
+
+
+class Watched(QueuedRequest):
+    """Can be observed until it is freed."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Fickle(Policy):
@@ -62,3 +70,15 @@ def test_discarded_requests_do_not_fill_memory() -> None:
         queue.discard(number)
     assert len(queue) == 0
     assert len(queue._heap) <= DISCARDED_MAX
+
+
+def test_discarded_requests_are_freed() -> None:
+    queue, alive = RequestQueue(Fickle()), WeakSet[QueuedRequest]()
+    for number in range(10):
+        asked = Watched(number, "p", "f", 1, 0.0, 0.0)
+        alive.add(asked)
+        queue.push(asked)
+        if number:
+            queue.discard(number)  # the first one keeps its place before them
+    del asked
+    assert [one.id for one in alive] == [0]
