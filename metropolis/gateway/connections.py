@@ -250,6 +250,8 @@ class ClientConnection(web.RequestHandler):
         if isinstance(resp, web.HTTPException):
             resp = error_response(resp.status, resp.reason)
         finished = await super().finish_response(request, resp, start_time)
+        if isinstance(resp, web.Response):
+            resp.body = None  # aiohttp keeps the answer until the next one
         self._connections.mark_waiting(self)
         return finished
 

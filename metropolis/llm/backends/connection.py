@@ -126,10 +126,11 @@ class Connection(asyncio.Protocol):
         return self._status
 
     async def content(self) -> bytes:
-        """The whole answer."""
+        """The whole answer, once."""
         while not self._is_complete:
             await self._next_data()
-        return bytes(self._body)
+        whole, self._body = bytes(self._body), bytearray()  # a kept connection holds no answer
+        return whole
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The pieces of the answer as they arrive; reading pauses while they are not taken."""
