@@ -189,6 +189,21 @@ def test_a_key_file_that_others_may_read_is_told_of(tmp_path: Path) -> None:
     ]
 
 
+class LookedUp(dict[bytes, str]):
+    """Keys that are never compared one by one."""
+
+    def items(self) -> Any:
+        raise AssertionError
+
+    values = keys = __iter__ = items
+
+
+def test_a_key_is_looked_up_among_many(keys: Keys) -> None:
+    keys._tenants = LookedUp(keys._tenants)
+    assert keys.tenant_of(["none", ALICE]) == "alice"
+    assert keys.tenant_of(["none"]) is None
+
+
 def test_a_key_file_is_read_again_and_kept_if_it_has_faults(tmp_path: Path) -> None:
     told: list[str] = []
     keys = keys_in(tmp_path, f"alice {ALICE}\n", told)
