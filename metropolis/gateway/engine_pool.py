@@ -105,7 +105,7 @@ class EnginePool:
         """Treat the engine as down until it has been probed."""
         if self.scheduling.is_up[instance]:
             self._log(str(error))
-        self.scheduling.set_is_up(instance, False)
+            self.scheduling.set_is_up(instance, False)  # once: it visits all requests
         self._suspected[instance].set()
 
     def routed_by(self, model: str | None) -> str | None:

@@ -220,3 +220,21 @@ def test_a_stream_whose_rest_cannot_be_ranked_ends_with_the_error() -> None:
             await engine.start()
 
     asyncio.run(ask())
+
+
+def test_many_requests_report_one_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        async with gateway_before(StubEngine()) as (_, gateway):
+            scheduler, downs = gateway.scheduling.scheduler, list[int]()
+            down = scheduler.instance_down
+
+            def counted_down(instance: int, now_s: float) -> None:
+                downs.append(instance)
+                down(instance, now_s)
+
+            monkeypatch.setattr(scheduler, "instance_down", counted_down)
+            for _ in range(3):
+                gateway.pool.suspect(0, gateway.engines[0].lost(OSError("it is gone")))
+            assert downs == [0]
+
+    asyncio.run(ask())
