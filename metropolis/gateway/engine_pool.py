@@ -110,7 +110,7 @@ class EnginePool:
 
     def routed_by(self, model: str | None) -> str | None:
         """See `models.routed_by`."""
-        return routed_by(model, self.scheduling.scheduler.models.of, self.scheduling.is_up)
+        return routed_by(model, self.scheduling.scheduler.models, self.scheduling.is_up)
 
     def serving(self, model: str | None) -> frozenset[int]:
         """Return the engines that serve `model`, a name that `routed_by` returned."""

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from metropolis.gateway.engine_client import Reply
 from metropolis.gateway.json_shape import check_shape
 from metropolis.names import shortened
+from metropolis.scheduler.models import ServedModels
 from metropolis.types import MetropolisError
 
 SHOWN_MODELS = 8
@@ -36,19 +37,16 @@ class _Named(msgspec.Struct):
     model: Any = None
 
 
-def routed_by(
-    model: str | None, models: Sequence[frozenset[str] | None], is_up: Sequence[bool]
-) -> str | None:
+def routed_by(model: str | None, models: ServedModels, is_up: Sequence[bool]) -> str | None:
     """Return the name by which to choose an engine for a request for `model`; None: any engine.
 
-    It is `model`, or that of its base. `models` and `is_up` are by engine; None: it lists no
-    models. Raises UnknownModelError, and MetropolisError if no model is given and engines differ;
-    messages do not repeat the name, which may have any length.
+    It is `model`, or that of its base; `is_up` is by engine. Raises UnknownModelError, and
+    MetropolisError if no model is given and engines differ; messages do not repeat the name, which
+    may have any length.
     """
-    listed = {names for names in models if names is not None}
-    known = frozenset[str]().union(*listed)
+    known = models.listed
     if model is None:
-        if len(listed) > 1:
+        if len({names for names in models.of if names is not None}) > 1:
             raise MetropolisError(
                 f"the engines serve different models; give one in the field model: {_shown(known)}"
             )
@@ -58,13 +56,13 @@ def routed_by(
     base = model.rpartition(":")[0]
     if base in known:
         return base
-    may_serve = (up and names is None for names, up in zip(models, is_up, strict=True))
+    may_serve = (up and names is None for names, up in zip(models.of, is_up, strict=True))
     if not known or any(may_serve):
         return model[:NAME_CHARACTERS_MAX]
     raise unknown_model(known)
 
 
-def unknown_model(known: frozenset[str]) -> UnknownModelError:
+def unknown_model(known: Set[str]) -> UnknownModelError:
     """The error of a request whose model is none of the `known` ones."""
     return UnknownModelError(f"no engine serves the model; they serve {_shown(known)}")
 
@@ -118,5 +116,5 @@ def _models_in(listed: bytes | None) -> list[dict[str, Any]] | None:
         return None
 
 
-def _shown(models: frozenset[str] | set[str]) -> str:
+def _shown(models: Set[str]) -> str:
     return shortened([*map(repr, sorted(models))], SHOWN_MODELS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from metropolis.dispatch.base import Fleet
 from metropolis.types import MetropolisError
 
@@ -18,24 +20,46 @@ class ServedModels:
     """
 
     def __init__(self, fleet: Fleet) -> None:
-        self.of = [frozenset(each.models) if each.models else None for each in fleet.instances]
+        self.of: list[frozenset[str] | None] = [None] * len(fleet)
         """By instance; None: it serves requests for any model."""
         self.all = frozenset(range(len(fleet)))
         """All instances."""
         self._ever_listed: set[str] = set()
-        self._index()
+        self._listing: dict[str, set[int]] = {}
+        """The instances that list each name."""
+        self._serving: dict[str | None, frozenset[int]] = {}
+        """Results of `serving` since the latest `set`; by listed name, None: an unlisted one."""
+        for instance, each in enumerate(fleet.instances):
+            self.set(instance, frozenset(each.models) if each.models else None)
+
+    @property
+    def listed(self) -> Set[str]:
+        """All names that instances list."""
+        return self._listing.keys()
 
     def set(self, instance: int, models: frozenset[str] | None) -> None:
         """`instance` serves `models`; None: any."""
-        self.of[instance] = models
-        self._index()
+        before, self.of[instance] = self.of[instance], models
+        for name in before or ():
+            self._listing[name].remove(instance)
+            if not self._listing[name]:
+                del self._listing[name]
+        for name in models or ():
+            self._listing.setdefault(name, set()).add(instance)
+        self._ever_listed |= models or set()
+        self._serving = {}
 
     def serving(self, model: str | None) -> frozenset[int]:
         """The instances that serve `model`, maybe none; None: any model."""
         if model is None:
             return self.all
-        listing = (self._serving.get(name) for name in _names(model))
-        return next((found for found in listing if found), self._unlisted)
+        listed = next((name for name in _names(model) if name in self._listing), None)
+        if listed not in self._serving:
+            unlisted = (instance for instance, names in enumerate(self.of) if names is None)
+            listing = () if listed is None else self._listing[listed]
+            found = frozenset((*listing, *unlisted))
+            self._serving[listed] = self.all if found == self.all else found
+        return self._serving[listed]
 
     def may_return(self, model: str | None) -> bool:
         """Whether an instance has ever listed `model`: it may do so again."""
@@ -54,18 +78,6 @@ class ServedModels:
             for index, names in enumerate(of)
             if index != instance and (names is None or mine is None or names & mine)
         ]
-
-    def _index(self) -> None:
-        self.listed = frozenset[str]().union(*(names for names in self.of if names is not None))
-        """All names that instances list."""
-        self._ever_listed |= self.listed
-        self._unlisted = self._those(None)
-        self._serving = {name: self._those(name) for name in self.listed}
-
-    def _those(self, name: str | None) -> frozenset[int]:
-        """The instances that list `name` or nothing; those that serve all requests are `all`."""
-        found = frozenset(i for i, names in enumerate(self.of) if names is None or name in names)
-        return self.all if found == self.all else found
 
 
 def _names(model: str) -> tuple[str, str]:

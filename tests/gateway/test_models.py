@@ -21,6 +21,7 @@ from metropolis.gateway.routes import GENERATE
 from metropolis.llm.backends.sglang import SGLang
 from metropolis.llm.base import MalformedError, RefusedError
 from metropolis.policy.fixed import Fcfs
+from metropolis.scheduler.models import ServedModels
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.route_engine import RouteEngine
 from tests.gateway.test_server import PATHS, post
@@ -256,8 +257,10 @@ def test_requests_that_come_before_the_lists_go_to_the_engines_of_their_models(
 
 
 def test_unlisted_names_are_kept_shortened() -> None:
-    for models in ([None], [frozenset("a"), None]):
-        routed = routed_by("x" * 1_000_000, models, [True] * len(models))
+    served = ServedModels(Fleet.uniform(2, 1000, 1.0))
+    for models in (None, frozenset("a")):
+        served.set(0, models)
+        routed = routed_by("x" * 1_000_000, served, [True, True])
         assert routed == "x" * NAME_CHARACTERS_MAX
 
 

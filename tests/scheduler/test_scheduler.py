@@ -173,6 +173,31 @@ def test_an_instance_serves_the_adapters_of_its_models() -> None:
     assert models.serving("c") == {0}
 
 
+class Hashed(str):
+    """A name that counts how often names are looked up."""
+
+    hashes = 0
+
+    def __hash__(self) -> int:
+        Hashed.hashes += 1
+        return super().__hash__()
+
+
+def hashes(instances: int) -> int:
+    """Look-ups of names when so many instances list 100 each, and one other list changes."""
+    lists = [frozenset(Hashed(f"{i} {n}") for n in range(100)) for i in range(instances)]
+    served = ServedModels(Fleet.uniform(instances, 1000, 1.0))
+    Hashed.hashes = 0
+    for instance, models in enumerate(lists):
+        served.set(instance, models)
+        assert served.serving(f"{instance} 7") == frozenset(range(instance, instances))
+    return Hashed.hashes
+
+
+def test_the_lists_of_many_instances_are_looked_up_once() -> None:
+    assert 0 < hashes(16) <= 2 * hashes(8)
+
+
 def test_the_dispatcher_knows_the_models_of_instances() -> None:
     made, _ = scheduler(Fcfs(), instances=2)
     made.capacity_changed(0, 500)
