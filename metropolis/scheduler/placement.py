@@ -26,7 +26,8 @@ class Placement:
 
     def queue_of(self, allowed: frozenset[int]) -> RequestQueue:
         """The queue of the requests that only `allowed` instances may serve."""
-        if allowed not in self._queues:
+        if allowed not in self._queues:  # the sets may change for ever: none is kept in vain
+            self._queues = {key: queue for key, queue in self._queues.items() if queue}
             self._queues[allowed] = RequestQueue(self._policy)
         return self._queues[allowed]
 

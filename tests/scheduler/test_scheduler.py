@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from math import inf
 
 import pytest
@@ -196,6 +197,20 @@ def hashes(instances: int) -> int:
 
 def test_the_lists_of_many_instances_are_looked_up_once() -> None:
     assert 0 < hashes(16) <= 2 * hashes(8)
+
+
+def test_sets_of_instances_leave_no_queue_behind() -> None:
+    made, _ = scheduler(Fcfs(), instances=4)
+    for number, on in enumerate(combinations(range(4), 2)):
+        for instance in range(4):
+            made.models_changed(instance, frozenset("ab" if instance in on else "a"), 0.0)
+        asked = request(number, "b")
+        made.arrived(asked)
+        (place,) = made.schedule(0.0)
+        assert isinstance(place, Place)
+        assert place.instance in on
+        made.finished(ServedRequest(asked, place.instance, 0.0, 1.0, 1))
+    assert len(made._placement._queues) == 1
 
 
 def test_the_dispatcher_knows_the_models_of_instances() -> None:
