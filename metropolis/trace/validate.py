@@ -301,6 +301,9 @@ def _validate_calls(calls: Calls, trace: Trace, path: object, place: Place) -> N
         raise refuse(
             i, "prefix_tokens", calls.prefix_tokens[i], f"0 to {calls.prompt_tokens[i]}, its prompt"
         )
+    if calls.prefix_id.min() < -1:
+        i = int(np.argmax(calls.prefix_id < -1))
+        raise refuse(i, "prefix_id", calls.prefix_id[i], "at least 0, or null: unknown")
     for field, names in (("function", calls.functions), ("model", calls.models)):
         index = getattr(calls, field)
         if index.min() < 0 or index.max() >= len(names):

@@ -77,6 +77,16 @@ def test_every_call_comes_back(
         assert_same(imported, derived)
 
 
+@pytest.mark.parametrize("csv", [False, True])
+def test_every_id_of_64_bits_is_kept(csv: bool, tmp_path: Path) -> None:
+    most = 2**63 - 1
+    line = (
+        f"step,agent,kind,prefix_id\n1,0,wake_up_hour,{most}" if csv else GOOD | {"prefix_id": most}
+    )
+    path = log(tmp_path / "log", line)
+    assert import_calls(path, MOVEMENT).calls.prefix_id.tolist() == [most]
+
+
 def test_attempts_are_calls_one_after_the_other(tmp_path: Path) -> None:
     path = log(
         tmp_path / "log.jsonl",
@@ -202,6 +212,8 @@ DAMAGE: dict[str, tuple[list[Any], list[str]]] = {
     "array": (['[{"step": 1, "agent": 0}]'], ["is a JSON array", "one object a line"]),
     "no JSON at the end": ([GOOD, '{"step": 1'], ["line 2", "not JSON (Expecting ',' del", "at c"]),
     "huge step": (["step,agent", f"{10**20},0"], ["line 2", "a whole number below 2,147,483,648"]),
+    "huge prefix id": ([GOOD | {"prefix_id": 2**63}], ["line 1", "below 9,223,372,036,854,"]),
+    "negative prefix id": ([GOOD | {"prefix_id": -2}], ["call 0", "prefix_id is -2", "at least 0"]),
     "CSV parents": (
         ["step,agent,kind,parents", "1,2,talk,a"], ["line 2", "parents is 'a'"]
     ),

@@ -44,7 +44,7 @@ ALIASES = {
 """Field -> its names in logs. Other fields are ignored, except those whose names resemble these."""
 NAMES = tuple(name for names in ALIASES.values() for name in names)
 UNNAMED_FUNCTION = "call"
-_WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")
+_WHOLE = re.compile(r"(-?[0-9]{1,19})(\.0*)?")
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class _Log:
             model=_text(fields, "model", place) or "",
             prompt_tokens=prompt_tokens,
             output_tokens=self._tokens(fields, "output", completion, function, place),
-            prefix_id=max(-1, _integer(fields, "prefix_id", place, -1)),
+            prefix_id=_integer(fields, "prefix_id", place, -1),
             prefix_tokens=prefix_tokens,
             attempts=attempts,
             parents=parents,
@@ -214,13 +214,13 @@ def _value(fields: dict[str, Any], field: str, place: str) -> Any:
 
 
 def _whole(value: Any) -> int | None:
-    """Parse a whole number of at most 18 digits from JSON or CSV; None if `value` is none."""
+    """Parse a whole number from JSON or CSV; None if `value` is none, or has 20 digits in CSV."""
     if isinstance(value, str):
         found = _WHOLE.fullmatch(value.strip())
         return int(found[1]) if found else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
-        return None
-    return int(value) if value == int(value) else None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> int:
