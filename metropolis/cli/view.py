@@ -14,6 +14,7 @@ from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.names import check_name
 from metropolis.runtime.replays.modes import OUT_OF_ORDER
+from metropolis.runtime.replays.recorded_replay import INDEX
 from metropolis.trace.parquet import check_target
 from metropolis.viewer.browser import open_browser
 from metropolis.viewer.data.opening import RACED, open_sides
@@ -58,12 +59,13 @@ def command(
     """
     check_viewer()
     beside = OUT_OF_ORDER.get(beside or "", beside)
-    if beside is not None and beside not in RACED:
+    folder = run_folder(run)
+    if beside is not None and beside not in RACED and not (folder / INDEX).exists():
         other = run_folder(beside)
         if not other.exists():
             check_name("run or mode", beside, [*RACED, *OUT_OF_ORDER])
         beside = str(other)
-    sides = open_sides(run_folder(run), beside)
+    sides = open_sides(folder, beside)
     if out is None:
         show(sides, host, port or 0, opens=opens)
     else:

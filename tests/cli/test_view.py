@@ -38,6 +38,12 @@ def test_refused(
     assert sentence in errors
 
 
+def test_lanes_of_a_replay_are_named(run: Run, uninterrupted: object) -> None:
+    run("replay", "uninterrupted", "--modes", "lockstep,oracle", "--record", "replayed")
+    status, _, errors = run("view", "replayed", "--beside", "lane", "--out", "page.html")
+    assert (status, "there is no lane 'lane'; there are lockstep, oracle" in errors) == (2, True)
+
+
 def test_a_page_is_written(run: Run, uninterrupted: object) -> None:
     status, out, _ = run("view", "uninterrupted", "--beside", "lockstep", "--out", "page.html")
     assert (status, out) == (0, "wrote page.html\n")
