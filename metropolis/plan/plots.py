@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metropolis.durable import write_atomically
 from metropolis.plan.gantt import Bar, bars_of, nodes_of
 from metropolis.plan.schedule import Schedule
-from metropolis.runtime.replays.plots import FORMATS, new_figure
+from metropolis.runtime.replays.plots import new_figure, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,11 +54,7 @@ def gantt(panels: Mapping[str, Schedule], title: str, gpus: int = 0) -> Figure:
 
 def write_gantt(directory: Path, panels: Mapping[str, Schedule], title: str, gpus: int) -> None:
     """Write the chart as gantt.png and gantt.svg."""
-    figure = gantt(panels, title, gpus)
-    for suffix in FORMATS:
-        content = BytesIO()
-        figure.savefig(content, format=suffix, dpi=150)
-        write_atomically(directory / f"gantt.{suffix}", content.getvalue())
+    write_figure(directory, "gantt", gantt(panels, title, gpus))
 
 
 def _draw(axes: Axes, bar: Bar, colour: Any, ends_s: float) -> None:

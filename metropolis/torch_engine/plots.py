@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metropolis.durable import write_atomically
 from metropolis.reuse.plan import Plan
-from metropolis.runtime.replays.plots import FORMATS, new_figure
+from metropolis.runtime.replays.plots import new_figure, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,8 +129,4 @@ def cache_differences(profile: Profile) -> Figure:
 def write_profile_figures(directory: Path, profile: Profile) -> None:
     """Draw every figure, as PNG and SVG."""
     for draw in (quality_map, pareto, quality_by_layers, cache_differences):
-        figure = draw(profile)
-        for suffix in FORMATS:
-            content = BytesIO()
-            figure.savefig(content, format=suffix, dpi=150)
-            write_atomically(directory / f"{draw.__name__}.{suffix}", content.getvalue())
+        write_figure(directory, draw.__name__, draw(profile))

@@ -241,6 +241,14 @@ def test_without_speculation_optimistic_takes_as_long_as_versioned(
     assert makespans["1"] != makespans["off"]
 
 
+def test_a_figure_that_cannot_be_written_is_named(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "calls_per_hour.svg").mkdir()
+    assert run(monkeypatch, "replay", trace, "--modes", "lockstep", "--figures", str(tmp_path)) == 2
+    assert f"{tmp_path / 'calls_per_hour.svg'}: cannot be written: " in capsys.readouterr().err
+
+
 def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "replay", trace, "--figures", str(tmp_path / "new" / "figures")) == 0
     for name in ("gantt", "calls_per_hour", "completion_times"):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metropolis.durable import write_atomically
 from metropolis.names import counted
 from metropolis.runtime.replays.modes import mode_of
 from metropolis.runtime.replays.replay import ReplayResult
@@ -42,6 +44,18 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_in, height_in), layout="constrained")
+
+
+def write_figure(directory: Path, name: str, figure: Figure) -> list[Path]:
+    """Write the figure as PNG and SVG; return the files. Raises UnwritableError."""
+    written = []
+    for suffix in FORMATS:
+        path = directory / f"{name}.{suffix}"
+        content = BytesIO()
+        figure.savefig(content, format=suffix, dpi=150)
+        write_atomically(path, content.getvalue())
+        written.append(path)
+    return written
 
 
 def _colours(trace: Trace) -> dict[int, Any]:
@@ -175,10 +189,6 @@ def write_figures(
         if same_setting and len(window.calls):
             name = "gantt" if len(windows) == 1 else f"gantt_{timed[0].hours}_{window.agents}"
             figures[name] = gantt(window, same_setting)
-    written = []
-    for name, figure in figures.items():
-        for suffix in FORMATS:
-            path = directory / f"{name}.{suffix}"
-            figure.savefig(path, dpi=150)
-            written.append(path)
-    return written
+    return [
+        path for name, figure in figures.items() for path in write_figure(directory, name, figure)
+    ]
