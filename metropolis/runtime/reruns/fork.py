@@ -166,10 +166,11 @@ def _listed(origin: RunDirectory) -> Mark | None:
 def check_step(origin: RunDirectory, at: Step) -> None:
     """Raise MetropolisError unless the run has a state of its own at step `at`."""
     lineage = origin.lineage
-    if lineage and at < lineage[-1].step:
+    earlier = next((branch.run for branch in lineage if at < branch.step), None)
+    if earlier is not None:
         raise MetropolisError(
             f"{origin.root}: is a branch that begins at step {lineage[-1].step}; use the "
-            f"original run, {lineage[-1].run}, at {at}"
+            f"original run, {earlier}, at {at}"
         )
     recorded, first = origin.recorded_steps, lineage[-1].step if lineage else 0
     if not first <= at <= recorded:
