@@ -157,7 +157,7 @@ def summary_of(
         retries=sum(of.retries for of in result.usage.values()),
         simulated=result.simulated,
         makespan_s=result.makespan_s,
-        makespan_note=_makespan_note(result, options),
+        makespan_note=_makespan_note(result, options, folder),
         wall_s=result.wall_s,
         reuse={"name": options.reuse, **reused.as_row()} if reused else None,
         fleet=f"{options.fleet}",
@@ -173,9 +173,11 @@ def summary_of(
     )
 
 
-def _makespan_note(result: RunResult, options: RunOptions) -> str | None:
+def _makespan_note(result: RunResult, options: RunOptions, folder: Path) -> str | None:
     parts = []
-    if result.resumed:
+    # Later starts that had nothing to do wrote no timeline.
+    is_whole = RunDirectory(folder).starts == 1 and not options.llm.startswith("replay:")
+    if result.resumed and (not is_whole or _lineage(folder)):
         # The clock of a run in a store never stops.
         pauses = " and include that between its starts" if options.store != MEMORY else ""
         parts.append(f"which may lack the time of known answers{pauses}")

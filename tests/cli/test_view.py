@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from metropolis.viewer.data.opening import open_run
 from tests.cli.conftest import Run
 
 
@@ -48,6 +50,15 @@ def test_a_page_is_written(run: Run, uninterrupted: object) -> None:
     status, out, _ = run("view", "uninterrupted", "--beside", "lockstep", "--out", "page.html")
     assert (status, out) == (0, "wrote page.html\n")
     assert Path("page.html").read_text().count('/meta/0">') == 2
+
+
+def test_a_start_with_nothing_to_do_is_no_caveat(run: Run) -> None:
+    run("meadow.py", "--out", "here", "--quiet", "--json")
+    files = sorted(Path("here/timeline").iterdir())
+    status, out, _ = run("resume", "here", "--verify", "--quiet", "--json")
+    assert (status, json.loads(out)["makespan_note"]) == (0, None)
+    assert sorted(Path("here/timeline").iterdir()) == files
+    assert open_run(Path("here")).meta()["note"] is None
 
 
 def test_ctrl_c_ends_the_server(run: Run, uninterrupted: object) -> None:

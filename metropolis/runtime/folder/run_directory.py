@@ -39,6 +39,7 @@ from metropolis.runtime.folder.history import (
 )
 from metropolis.runtime.folder.run_trace import RunTrace, StepParts
 from metropolis.runtime.folder.signature import distrust_reason, sign
+from metropolis.timeline.format import CALLS, files_of
 from metropolis.timeline.format import FOLDER as TIMELINE
 from metropolis.trace.parquet import IN_RUN, write_pieces
 from metropolis.trace.schema import Float32
@@ -103,6 +104,11 @@ class RunDirectory:
     def run(self) -> str | None:
         """The unique id in the run's files; None: neither created nor read yet."""
         return self.checkpoints.run
+
+    @property
+    def starts(self) -> int:
+        """How many processes have run steps, by their timelines; 0: they wrote none."""
+        return len(files_of(self.timeline, CALLS))
 
     def open(
         self, resume: bool, world: str, seed: int, about: Mapping[str, Any]

@@ -300,7 +300,9 @@ class Simulation:
         committed = None if minds is None else minds.committed
         now_s, is_new = self._clock.now_s(), stored.info() is None
         stored.create(self.agents, configuration.seed, self._start, last_step, now_s, committed)
-        timeline = self._recorded_timeline(is_new=is_new)
+        timeline = None
+        if self._recording.recorder.next_step < last_step:
+            timeline = self._recorded_timeline(is_new=is_new)
         commit = self._recording.recorder.commit
         record = commit if self._metrics is None else self._metrics.recorded(commit)
         spec, optimistic = self._worker_spec(), None

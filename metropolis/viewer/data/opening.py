@@ -59,13 +59,8 @@ def open_run(folder: Path) -> Side:
         RecordedTexts(directory.calls, steps.calls),
         Minds(folder, directory.run, meta, view.appearance.memories),
         lambda: is_locked(directory.journal),
-        note=KNOWN_ANSWERS if _knows_answers(directory) else None,
+        note=KNOWN_ANSWERS if directory.lineage or directory.starts > 1 else None,
     )
-
-
-def _knows_answers(directory: RunDirectory) -> bool:
-    """Whether the run is a branch, or was resumed: each process has timeline files of its own."""
-    return bool(directory.lineage) or len([*(directory.root / FOLDER).glob("calls-*")]) > 1
 
 
 def _prices(about: Mapping[str, Any]) -> list[float] | None:
