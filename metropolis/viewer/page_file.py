@@ -15,7 +15,7 @@ from pathlib import Path
 
 from metropolis.durable import write_atomically
 from metropolis.progress import progress_bar
-from metropolis.types import MetropolisError
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.viewer.data.chunks import json_bytes
 from metropolis.viewer.data.side import Side
 from metropolis.viewer.page_files import page_files
@@ -94,12 +94,25 @@ def _texts_of(sides: Sequence[Side]) -> Mapping[str, str] | None:
         return None
     packed, total = {}, 0
     for number, (side, count) in enumerate(zip(sides, counts, strict=True)):
-        for index in range(count):
-            text = packed[f"{number}/call/{index}"] = _packed(side.chunk("call", f"{index}"))
+        indices = {side.timeline.call(index): index for index in range(count)}
+        for index, content in _texts_in(side, indices):
+            text = packed[f"{number}/call/{index}"] = _packed(content)
             total += len(text)
             if total > TEXT_BYTES_MAX:
                 return None
     return packed
+
+
+def _texts_in(
+    side: Side, indices: dict[tuple[Step, AgentId, int], int]
+) -> Iterator[tuple[int, bytes]]:
+    """The texts of calls by index; those that are recorded take one pass through their file."""
+    if indices:
+        for call, text in side.texts.recorded():
+            if (index := indices.pop(call, None)) is not None:
+                yield index, json_bytes(text)
+    for index in indices.values():  # repeated ones, and those of steps that are not recorded
+        yield index, side.chunk("call", f"{index}")
 
 
 def _packed(content: bytes) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +37,9 @@ class CallTexts(Protocol):
     def text(self, step: Step, agent: AgentId, number: int) -> Text:
         """The text of an agent's call, the `number`th of a step."""
 
+    def recorded(self) -> Iterator[tuple[tuple[Step, AgentId, int], Text]]:
+        """Every call that is recorded, by step, and its text."""
+
 
 class RecordedTexts:
     """Texts of the calls in the file `path`; `calls`: their number up to and with each step."""
@@ -50,17 +54,28 @@ class RecordedTexts:
         if step >= len(self._calls):
             return _unknown(NOT_RECORDED)
         first = self._calls[step - 1] if step else 0
+        lines = texts_of_lines(self._path, CALLS, 2 + first)  # after the header
         of_agent = [
-            call for _, whose, call in self._read(first, self._calls[step]) if whose == agent
+            call for _, whose, call in self._read(lines, first, self._calls[step]) if whose == agent
         ]
         if number >= len(of_agent):
             return _unknown(REPEATED)
         return _text(of_agent[number])
 
-    def _read(self, first: int, end: int) -> list[Call]:
-        texts = texts_of_lines(self._path, CALLS, 2 + first)  # after the header
+    def recorded(self) -> Iterator[tuple[tuple[Step, AgentId, int], Text]]:
+        """See `CallTexts`. Raises DamagedError."""
+        lines, first = texts_of_lines(self._path, CALLS, 2), 0
+        for step, end in enumerate(self._calls):
+            numbers = Counter[AgentId]()
+            for _, agent, call in self._read(lines, first, end):
+                yield (step, agent, numbers[agent]), _text(call)
+                numbers[agent] += 1
+            first = end
+
+    def _read(self, lines: Iterator[bytes], first: int, end: int) -> list[Call]:
+        """The next calls of `lines`, `first` to `end`."""
         try:
-            found = [_decode(text).call for text in islice(texts, end - first)]
+            found = [_decode(text).call for text in islice(lines, end - first)]
         except (OSError, ValueError) as error:
             raise DamagedError(
                 f"{self._path}: cannot be read: {error}", RESTORE, self._path
@@ -83,6 +98,13 @@ class TraceTexts:
             return _unknown("The trace has no texts of calls.")
         at = int(self._offsets[step * self._agents + agent]) + number
         return {"prompt": prompts[at], "completion": completions[at], "note": None}
+
+    def recorded(self) -> Iterator[tuple[tuple[Step, AgentId, int], Text]]:
+        """See `CallTexts`."""
+        steps, agents = self._calls.step.tolist(), self._calls.agent.tolist()
+        for at, (step, agent) in enumerate(zip(steps, agents, strict=True)):
+            key = step, agent, at - int(self._offsets[step * self._agents + agent])
+            yield key, self.text(*key)
 
 
 def _text(call: CallRecord) -> Text:

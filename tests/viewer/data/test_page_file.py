@@ -6,12 +6,16 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from metropolis.line_file import texts_of_lines
 from metropolis.types import MetropolisError
 from metropolis.viewer import page_file
+from metropolis.viewer.data import call_texts
 from metropolis.viewer.data.opening import open_run, open_sides
 from metropolis.viewer.page_file import PREFIX, write_page
 from metropolis.viewer.page_files import page_files
@@ -40,6 +44,22 @@ def test_it_contains_the_chunks_of_both_sides(shared_run: Path, tmp_path: Path) 
     expected = {"meta", "positions", "moments", "executions", "calls", "ends", "bounds", "call"}
     assert names == expected
     assert sum("/call/" in name for name in found) == 2 * sides[0].timeline.calls
+
+
+def test_the_texts_of_calls_take_one_pass_through_their_file(
+    shared_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+
+    def counted(*arguments: Any) -> Iterator[bytes]:
+        passes.append(arguments)
+        return texts_of_lines(*arguments)
+
+    monkeypatch.setattr(call_texts, "texts_of_lines", counted)
+    sides = open_sides(shared_run)
+    assert sides[0].meta()["calls"] > 10
+    write_page(tmp_path / "page.html", sides)
+    assert len(passes) == 1
 
 
 def test_a_run_in_progress_is_not_live_in_the_file(shared_run: Path, tmp_path: Path) -> None:
