@@ -219,8 +219,9 @@ def test_a_method_is_for_a_new_schedule(
     application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = str(application), "--out", str(application.parent / "out"), "--engine-command", "stub"
+    assert run_command(monkeypatch, *words, "--method", "min") == 0
     assert run_command(monkeypatch, *words) == 0
-    assert run_command(monkeypatch, *words) == 0
+    assert run_command(monkeypatch, *words, "--method", "min") == 0  # the same command continues
     capsys.readouterr()
     assert run_command(monkeypatch, *words, "--method", "max") == 2
     assert "--method is for a new schedule, and the run in" in capsys.readouterr().err

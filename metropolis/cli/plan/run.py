@@ -138,13 +138,14 @@ def command(
     )
     Communicator(loaded.application, {})  # every part has a text: before --out has the application
     continues = has_run(out) and schedule_file is None
-    if continues and on_command_line({"method": method}):
-        raise MetropolisError(
-            f"--method is for a new schedule, and the run in {out} follows its own; omit it, "
-            "or give another one with --schedule"
-        )
     schedule = None if continues else planned()
     with closing(RunFolder(out, loaded.application, sampling, schedule)) as folder:
+        found = folder.record.planned.method
+        if continues and method != found and on_command_line({"method": method}):
+            raise MetropolisError(
+                f"--method is for a new schedule, and the run in {out} follows one of the method "
+                f"{found}; omit it, or give another one with --schedule"
+            )
         runner = Runner(loaded.application, loaded.machine, commands, folder, sampling, options)
         _run(runner, folder.record)
     if as_json:
