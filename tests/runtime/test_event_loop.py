@@ -15,6 +15,7 @@ import pytest
 from metropolis import Client, Simulation
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
+from metropolis.runtime.live import simulation as simulation_module
 from metropolis.runtime.live.event_loop import event_loop
 from metropolis.workers.invocations import Invocations
 from tests.runtime.test_running_ahead import Field, Slow, Walker
@@ -71,6 +72,20 @@ def test_ctrl_c_while_the_run_is_tidied_up_waits_for_its_end(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         simulation(Closes(author)).run(3)
     assert simulation(Scripted(author), resume=True).run(4).steps == 4
+
+
+def test_ctrl_c_while_a_simulation_is_made_closes_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def simulation(**how: Any) -> Simulation:
+        agents, client = [Thinks("a0")], Client(Scripted(author))
+        return Simulation(Line(1), agents, client, store="embedded", out=tmp_path / "it", **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(simulation_module, "note_location", lambda *_: signal.raise_signal(2))
+        with pytest.raises(KeyboardInterrupt):
+            simulation()
+    assert simulation(resume=True).run(2).steps == 2
 
 
 def test_the_loop_runs_on_after_ctrl_c() -> None:

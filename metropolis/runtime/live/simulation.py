@@ -105,16 +105,20 @@ class Simulation:
         self._invocations = Invocations()
         with self._recording.keeping_answers(self.client):
             self._stored = stored_run(configuration, self._recording.directory, virtual, world)
-            check_workers(
-                configuration.workers,
-                store=self._stored.address,
-                ray_address=configuration.ray_address,
-            )
-            note_location(self._stored, self._recording.directory)
-            if not self._stored.shared:
-                self._recording.checkpoint = self._attach_store(self._stored)
-            self._initial = initial
-            self._restore_or_start(initial)
+            try:
+                check_workers(
+                    configuration.workers,
+                    store=self._stored.address,
+                    ray_address=configuration.ray_address,
+                )
+                note_location(self._stored, self._recording.directory)
+                if not self._stored.shared:
+                    self._recording.checkpoint = self._attach_store(self._stored)
+                self._initial = initial
+                self._restore_or_start(initial)
+            except BaseException:
+                self._stored.close()
+                raise
         self._clock.start()
         self._ran, self._interruption = False, Interruption()
         on_ray, _ = parse_workers(configuration.workers)
