@@ -151,6 +151,15 @@ class ScheduledInstance:
                 tracked.is_preemptible = id_ not in not_preemptible
         self.is_reported = True
 
+    def seen(self) -> tuple[int, int, int]:
+        """What `blocked_first` is compared with; a request waits here."""
+        policy = self._policy
+        return self.queue.first().id, read(policy, "version"), read(policy, "running_version")
+
+    def awaits_report(self) -> bool:
+        """Whether a request waits here for a report of progress."""
+        return bool(self.queue) and self.needs_report() and self.seen() != self.blocked_first
+
     def needs_report(self) -> bool:
         """Whether the next decision on room depends on progress that is not reported yet."""
         if self.is_reported or not self.running:

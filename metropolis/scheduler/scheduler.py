@@ -299,15 +299,15 @@ class Scheduler(Notifier):
         """
         here = self._instances[index]
         while here.queue:
-            first = here.queue.first()
-            seen = first.id, read(self.policy, "version"), read(self.policy, "running_version")
+            seen = here.seen()
             if seen == here.blocked_first:
                 return True
             here.blocked_first = None
             if self.preempts and here.needs_report():
-                commands.append(Report(index))
+                behind = enumerate(self._instances[index:], index)  # all at once: they are many
+                commands += [Report(other) for other, each in behind if each.awaits_report()]
                 return False
-            tracked = self._requests[first.id]
+            tracked = self._requests[seen[0]]
             if not self.preempts or here.has_room(tracked):
                 self._start(tracked, now_s, commands)
             elif not self._make_room(tracked, now_s, commands):

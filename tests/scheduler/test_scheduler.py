@@ -20,6 +20,7 @@ from metropolis.scheduler.base import (
     Place,
     Preempt,
     Reject,
+    Report,
 )
 from metropolis.scheduler.models import ServedModels, UnservedModelError
 from metropolis.scheduler.scheduler import Scheduler
@@ -293,6 +294,23 @@ def test_a_preempted_request_does_not_return_to_an_instance_without_its_model() 
     assert made.schedule(2.0) == []
     made.instance_up(1, 3.0)
     assert {one.instance for one in made.schedule(3.0) if isinstance(one, Place)} == {1}
+
+
+@pytest.mark.parametrize("instances", [2, 16])
+def test_all_instances_report_in_one_round(instances: int) -> None:
+    limits = [InstanceLimits(1, always_preemptible=False)] * instances
+    made = Scheduler(Impatient(), LeastLoaded(Fleet.uniform(instances, 1000, 10.0)), limits)
+    for instance in range(instances):
+        made.instance_up(instance, 0.0)
+        made.arrived(request(2 * instance))
+        assert len(ids(made.schedule(0.0), Place)) == 1
+    for instance in range(instances):
+        made.arrived(request(2 * instance + 1))
+    asked = [each for each in made.schedule(0.0) if isinstance(each, Report)]
+    assert [each.instance for each in asked] == [*range(instances)]
+    for each in asked:
+        made.progressed(each.instance, 0, made.running(each.instance))
+    assert made.schedule(0.0) == []
 
 
 class CannotRank(Impatient):
