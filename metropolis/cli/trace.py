@@ -85,12 +85,13 @@ def import_command(
     typical = " (missing lengths are those typical of the functions)" if is_derived else ""
     seen = ""
     if (shown := trace.shown) is not None:
-        seen = f", {activities(shown)} changes of activity, {conversations(shown)} conversations"
+        changes = counted(activities(shown), "change")
+        seen = f", {changes} of activity, {counted(conversations(shown), 'conversation')}"
+    clamped = counted(imported.clamped, "agent-step")
     click.echo(
         f"{out}: {counted(trace.agents, 'agent')}, {counted(trace.steps, 'step')}, "
         f"{counted(len(trace.calls), 'call')}"
-        f"{typical}{seen}"
-        + (f"; jumps clamped: {imported.clamped} agent-steps changed" if jumps == "clamp" else "")
+        f"{typical}{seen}" + (f"; jumps clamped: {clamped} changed" if jumps == "clamp" else "")
     )
 
 
@@ -125,7 +126,8 @@ def _print_summary(summary: Summary) -> None:
             "activities",
             "unknown"
             if summary.activities is None
-            else f"{summary.activities} changes, {summary.conversations} conversations",
+            else f"{counted(summary.activities, 'change')}, "
+            f"{counted(summary.conversations or 0, 'conversation')}",
         ),
         (
             "calls",
