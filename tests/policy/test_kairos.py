@@ -323,14 +323,3 @@ def test_who_was_tried_makes_place_when_its_program_ends() -> None:
         policy.completed(ServedRequest(request, 0, 0.0, 1.0, 1))
         policy.program_ended(request.program)
     assert policy.rank(later) == policy.rank(late)  # it is known
-
-
-def test_a_program_that_outlasts_its_functions_brings_none_back() -> None:
-    policy = Kairos()
-    old, new = (QueuedRequest(n, "p", name, 1, n, 0.0) for n, name in enumerate(("old", "new")))
-    for request in (old, new):
-        policy.arrived(request)
-        policy.completed(ServedRequest(request, 0, request.arrived_s, request.arrived_s + 1, 1))
-    policy.function_ended("old")
-    policy.program_ended("p")
-    assert [*policy._remaining] == ["new"]

@@ -48,8 +48,6 @@ class Kairos(Policy):
         if window < FIRST:
             raise MetropolisError(f"window is {window}; it should be at least {FIRST}")
         self._programs: dict[str, list[ServedRequest]] = defaultdict(list)
-        self._functions: set[str] = set()
-        """Those that have not ended: programs may end later than functions."""
         self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
         self._updated = 0
         """Updates of distributions since the order was computed."""
@@ -77,7 +75,6 @@ class Kairos(Policy):
         if request.program_arrived_s > self._first_s + _NEW_DAY_S:
             self._first_s = request.program_arrived_s - _DAY_S
             self.version += 1
-        self._functions.add(request.function)
         if request.function not in self._places:
             trial = self._trials.setdefault(request.function, set())
             if len(trial) < TRIALS:
@@ -100,15 +97,13 @@ class Kairos(Policy):
             function = served.request.function
             self._trials.get(function, set()).discard(served.request.id)
             has_place = function in self._remaining or len(self._remaining) < FUNCTIONS_MAX
-            is_kept = function in self._functions and has_place
-            if is_kept and self._remaining[function].add(left_s):
+            if has_place and self._remaining[function].add(left_s):
                 self._updated += 1
         if self._updated * SHARE > len(self._places):
             self._order()
 
     def function_ended(self, function: str) -> None:
         """Forget the function; it keeps its place until the order is recomputed."""
-        self._functions.discard(function)
         self._remaining.pop(function, None)
         if self._trials.pop(function, None):
             self.version += 1
