@@ -146,7 +146,8 @@ class Simulation:
         """Yield the steps below `steps`, each once the floor has passed it.
 
         The run owns the world, the agents and the client until the iterator ends or is closed,
-        which closes the client.
+        which closes the client. The first Ctrl-C ends it in order, if need be after the code of an
+        agent; the second at once.
         """
         if self._ran:
             raise MetropolisError("a simulation runs once; make a new one")
