@@ -145,9 +145,8 @@ class Simulation:
     def steps(self, steps: Step) -> Generator[StepRecord, None, None]:
         """Yield the steps below `steps`, each once the floor has passed it.
 
-        The run owns the world, the agents and the client until the iterator ends or is closed,
-        which closes the client. The first Ctrl-C ends it in order, if need be after the code of an
-        agent; the second at once.
+        The run owns the world, the agents and the client, which it closes, until the iterator ends
+        or is closed. The first Ctrl-C ends it after the code that runs, the second at once.
         """
         if self._ran:
             raise MetropolisError("a simulation runs once; make a new one")
