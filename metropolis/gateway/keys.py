@@ -30,7 +30,7 @@ class Keys:
     def tenant_of(self, keys: Iterable[str]) -> str | None:
         """Return the owner of one of `keys`, or None.
 
-        Its time depends on digests alone, from which nobody can infer a key.
+        The time depends on the digests only, which reveal no key.
         """
         owners = (self._tenants.get(_digest(key)) for key in keys)
         return next((tenant for tenant in owners if tenant is not None), None)

@@ -105,7 +105,7 @@ class CallLog:
         self.instant = clock if instant is None else instant
         self.calls: dict[AgentId, list[CallRecord]] = {}
         self.is_abandoned = False
-        """Whether nobody needs these calls any more: tasks that are left of them end in silence."""
+        """Whether the execution was discarded: its remaining tasks end without a message."""
         self._ids: list[CallId] = []
         self._ancestors: list[int] = []
         """Bit set per call: the calls that it waited for, directly or not."""

@@ -22,15 +22,29 @@ from metropolis.workers.optimistic.joining_client import JoiningClient
 from metropolis.workers.optimistic.kept_answers import KeptAnswers
 
 
+class Answering:
+    """What a JoiningClient needs of a client, apart from `answer`."""
+
+    journal = None
+    backend = SimpleNamespace(name="m")
+    models = ModelChoice()
+
+
+class Open:
+    """A gate that admits every call."""
+
+    async def enter(self, key: Any) -> bool:
+        return False
+
+    def promote(self, agent: int, step: int) -> None:
+        pass
+
+
 def test_a_cancelled_request_is_not_joined() -> None:
     """A backend may take a while to notice that a request is cancelled."""
     answers = []
 
-    class Slow:
-        journal = None
-        backend = SimpleNamespace(name="m")
-        models = ModelChoice()
-
+    class Slow(Answering):
         async def answer(self, request: Request) -> str:
             answers.append(request)
             try:
@@ -57,11 +71,7 @@ def test_a_cancelled_request_is_not_joined() -> None:
 
 
 def test_the_end_waits_for_no_task_that_an_agent_has_left_behind() -> None:
-    class Silent:
-        journal = None
-        backend = SimpleNamespace(name="m")
-        models = ModelChoice()
-
+    class Silent(Answering):
         async def answer(self, request: Request) -> str:
             await asyncio.sleep(60)
             return "late"
@@ -82,22 +92,11 @@ def test_the_end_waits_for_no_task_that_an_agent_has_left_behind() -> None:
 def test_a_needed_execution_that_gives_up_a_speculative_request_sends_it_anew() -> None:
     sent: list[tuple[str, bool]] = []
 
-    class Slow:
-        journal = None
-        backend = SimpleNamespace(name="m")
-        models = ModelChoice()
-
+    class Slow(Answering):
         async def answer(self, request: Request) -> str:
             sent.append((request.text, request.speculative))
             await asyncio.sleep(60 if request.speculative else 0.001)
             return "yes"
-
-    class Open:
-        async def enter(self, key: Any) -> bool:
-            return False
-
-        def promote(self, agent: int, step: int) -> None:
-            pass
 
     async def ask() -> Any:
         client = JoiningClient(Slow(), KeptAnswers(None, {}), Open(), time.monotonic)  # type: ignore[arg-type]
@@ -139,10 +138,6 @@ def test_an_answer_to_a_cancelled_request_is_kept_or_refused(iterations: int) ->
     }
     body = json.dumps(completion)
     answer = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-
-    class Open:
-        async def enter(self, key: Any) -> bool:
-            return False
 
     async def answer_late(listening: socket.socket) -> tuple[bool, bool]:
         """Whether the answer is kept, and whether the connection is closed."""

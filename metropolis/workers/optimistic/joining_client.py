@@ -196,7 +196,7 @@ class JoiningClient:
         return any((key.agent, key.step) == (agent, step) for key in self._given_up)
 
     def resend(self, agent: AgentId, step: Step) -> None:
-        """Abandon the requests that were given up: the repeated execution sends them anew."""
+        """Cancel the requests that were given up, so that the repeated execution resends them."""
         for key in [key for key in self._given_up if (key.agent, key.step) == (agent, step)]:
             self._given_up.remove(key)
             if (one := self._in_flight.pop(key, None)) is not None:
