@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,16 @@ def test_texts_name_the_people_of_the_town() -> None:
         for profile in first:
             told = str(renaming.profile(profile, 0))
             assert not any(f"{name} " in told or f"{name}'" in told for name in old)
+
+
+def test_ten_thousand_people_have_names() -> None:
+    first = town_profiles()
+    towns = renamings(first, 400, seed=0)
+    names = {renaming.text(profile.name) for renaming in towns for profile in first}
+    assert len(names) == 10_000
+    assert all(re.fullmatch(r"[A-Z][a-zé]+ (de )?[A-Z][a-zé]+", name) for name in names)
+    with pytest.raises(MetropolisError, match=r"no more surnames for \w+; .* about 630 towns"):
+        renamings(first, 1000, seed=0)
 
 
 def test_the_seed_names_people() -> None:

@@ -40,11 +40,16 @@ EAST, WEST = 1, -1
 RAILWAY = "Valley Railway"
 
 _FIRST = ("Ash", "Bex", "Carl", "Dun", "Elm", "Fern", "Gren", "Hart", "Kel", "Lang", "Mar", "Nor")
+_MIDDLE = ("", "er", "ing", "en", "or")
 _LAST = ("ford", "ley", "ham", "wick", "ton", "bury", "field", "stead")
 _PAIRS = len(_FIRST) * len(_LAST)
 TOWNS = (
     "Alderbrook",
-    *(_FIRST[i % len(_FIRST)] + _LAST[(i + i // len(_FIRST)) % len(_LAST)] for i in range(_PAIRS)),
+    *(
+        _FIRST[i % len(_FIRST)] + middle + _LAST[(i + i // len(_FIRST)) % len(_LAST)]
+        for middle in _MIDDLE
+        for i in range(_PAIRS)
+    ),
 )
 """The names of the towns, from west to east."""
 

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib.resources import files
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -59,6 +60,8 @@ def renamings(first: Sequence[Profile], towns: int, seed: int) -> list[Renaming]
     Raises MetropolisError when there are not enough names.
     """
     lists = tomllib.loads((files(__package__) / "names.toml").read_text("utf-8"))
+    pairs = product(lists["surname_beginnings"], lists["surname_endings"])
+    further = [beginning + ending for beginning, ending in pairs]
     taken: set[str] = set()
     found = [Renaming({})]
     for number in range(1, towns):
@@ -68,18 +71,22 @@ def renamings(first: Sequence[Profile], towns: int, seed: int) -> list[Renaming]
         for profile in first:
             woman = profile.first_name in lists["women_of_the_first_town"]
             given = pools["women" if woman else "men"].pop()
-            names[profile.name] = _full_name(given, lists["surnames"], taken, random)
+            names[profile.name] = _full_name(given, lists["surnames"], further, taken, random)
         found.append(Renaming(names))
     return found
 
 
-def _full_name(given: str, surnames: list[str], taken: set[str], random: Random) -> str:
-    for surname in random.sample(surnames, len(surnames)):
-        name = f"{given} {surname}"
-        if name not in taken:
-            taken.add(name)
-            return name
+def _full_name(
+    given: str, surnames: list[str], further: list[str], taken: set[str], random: Random
+) -> str:
+    """A name that is not `taken`; `further` surnames are used when `given` has all `surnames`."""
+    for drawn in (surnames, further):
+        for surname in random.sample(drawn, len(drawn)):
+            name = f"{given} {surname}"
+            if name not in taken:
+                taken.add(name)
+                return name
+    towns = (len(surnames) + len(further)) * 5 // 2
     raise MetropolisError(
-        f"there are no more surnames for {given}; largeville has names for about "
-        f"{len(surnames) * 2} towns"
+        f"there are no more surnames for {given}; largeville has names for about {towns} towns"
     )
