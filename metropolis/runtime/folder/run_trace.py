@@ -5,6 +5,7 @@ A piece is the trace of a range of steps; calls depend only on calls of the same
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -30,11 +31,10 @@ StepsFrom = Callable[[Step], Iterator[StepParts]]
 
 @dataclass(frozen=True, eq=False)  # arrays are not equal or unequal as a whole
 class RunTrace:
-    """The trace of a run with `steps` steps and `calls` calls, including failed ones."""
+    """The trace of a run with `steps` steps."""
 
     meta: TraceMeta
     steps: Step
-    calls: int
     steps_from: StepsFrom
     dependencies: ValueDependencies | None = None
     """None: not all of them are known."""
@@ -67,15 +67,16 @@ class RunTrace:
 
         At least one step; all steps if they fit.
         """
-        first = max(0, self.steps - max(1, rows_max // len(self.meta.agents)))
-        if self.calls > calls_max:
-            seen = 0
-            for step, (_, calls) in enumerate(self.steps_from(0)):
-                if self.calls - seen <= calls_max or step == self.steps - 1:
-                    first = max(first, step)
-                    break
-                seen += len(calls)
-        trace = trace_of(self.meta, list(self.steps_from(first)), first)
+        steps_max = max(1, rows_max // len(self.meta.agents))
+        parts: deque[StepParts] = deque()
+        calls = 0
+        for part in self.steps_from(max(0, self.steps - steps_max)):
+            parts.append(part)
+            calls += len(part[1])
+            while calls > calls_max and len(parts) > 1:
+                calls -= len(parts.popleft()[1])
+        first = self.steps - len(parts)
+        trace = trace_of(self.meta, parts, first)
         if self.dependencies is not None:
             known = self.dependencies.window(first, self.steps, len(self.meta.agents))
             trace = replace(trace, dependencies=known)

@@ -127,7 +127,7 @@ class Recorder:
         else:
             steps_from = partial(_read_parts, files, beginning, self._names, steps)
         known = None if self._dependencies is None else self._dependencies.result()
-        return RunTrace(meta, steps, self.calls_file.tally.calls, steps_from, known)
+        return RunTrace(meta, steps, steps_from, known)
 
     def close(self) -> None:
         """Close the files, and end the search for dependencies."""
