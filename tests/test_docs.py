@@ -59,8 +59,35 @@ def test_what_the_guide_to_the_reference_names_is_there(reference: Path) -> None
         assert is_module or is_public or is_explained(reference, module, member), name
 
 
+def anchors(page: Path) -> set[str]:
+    """What the part of a link after `#` may be: ids, and headings as GitHub spells them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
-        for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()):
-            if "://" not in link:
-                assert (page.parent / link).exists(), f"{page.name}: {link}"
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if "://" in link:
+                continue
+            file, _, anchor = link.partition("#")
+            target = page.parent / file if file else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_results_at_a_glance_are_those_of_their_sections() -> None:
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", (ROOT / "docs" / "results.md").read_text())
+    glance, *others = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    sections = {re.sub(r"[^\w\- ]", "", of.split("\n")[0].lower()): of for of in others}
+    rows = glance.split("\n|")[3:]
+    assert len(rows) > 10
+    for row in rows:
+        question, answer, comparison, links, *_ = row.split("|")
+        named = re.findall(r"#([^)]+)\)", links)
+        section = "".join(sections[name.replace("-", " ")] for name in named)
+        known = set(re.findall(r"\d+(?:\.\d+)?", section))
+        for number in re.findall(r"\d+(?:\.\d+)?", answer + comparison):
+            assert number in known, f"{question.strip()} {number}"
