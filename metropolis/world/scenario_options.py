@@ -73,6 +73,6 @@ def keyword_arguments(
             right = next((f", such as {example}" for example in examples if example), "")
             raise MetropolisError(
                 f"the world {world!r}: its option {name!r} is {cut(value)}; it should be of type "
-                f"{getattr(kind, '__name__', kind)}{right} ({error})"
+                f"{kind.__name__ if isinstance(kind, type) else kind}{right} ({error})"
             ) from None
     return arguments
