@@ -56,11 +56,11 @@ class BlockingLLM:
 
     def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> Completion:
         """As LLM.chat, with the same options."""
-        return self._wait(self._llm.chat(messages, **options))
+        return self._wait(lambda: self._llm.chat(messages, **options))
 
     def complete(self, prompt: str, **options: Unpack[Options]) -> Completion:
         """As LLM.complete, with the same options."""
-        return self._wait(self._llm.complete(prompt, **options))
+        return self._wait(lambda: self._llm.complete(prompt, **options))
 
     def stream(
         self, messages: str | Sequence[Message], **options: Unpack[Options]
@@ -72,21 +72,20 @@ class BlockingLLM:
             return await anext(pieces, None)
 
         try:
-            while (piece := self._wait(next_piece())) is not None:
+            while (piece := self._wait(next_piece)) is not None:
                 yield piece
         except GeneratorExit:  # perhaps collected in the thread of the loop, which must not wait
-            closing = pieces.aclose()
+            closing = self._await_with_hooks(pieces.aclose)
             try:
-                asyncio.run_coroutine_threadsafe(self._await_with_hooks(closing), self._loop)
+                asyncio.run_coroutine_threadsafe(closing, self._loop)
             except RuntimeError:  # the run has ended
                 closing.close()
             raise
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._is_cancelled:  # a thread may go on calling: it is not to reach the event loop
-            coroutine.close()
             raise self._cancellation()
-        call = asyncio.run_coroutine_threadsafe(self._await_with_hooks(coroutine), self._loop)
+        call = asyncio.run_coroutine_threadsafe(self._await_with_hooks(start), self._loop)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         if self._is_cancelled:
@@ -101,7 +100,7 @@ class BlockingLLM:
         is_own = self.thread in (None, get_ident())
         return asyncio.CancelledError() if is_own else SystemExit()
 
-    async def _await_with_hooks(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _await_with_hooks(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._waiting += 1
         if self._strand is not None:
             self._strand.has_computed()
@@ -109,7 +108,7 @@ class BlockingLLM:
             self._on_block()
         try:
             with in_strand(self._strand):
-                return await coroutine
+                return await start()  # only here: a coroutine that never starts is warned of
         finally:
             self._waiting -= 1
             if not self._waiting:

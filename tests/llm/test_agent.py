@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -186,6 +188,25 @@ def test_threads_that_a_plain_agent_starts_end_in_silence(
         llm.chat("b")
     loop.close()
     assert not capsys.readouterr().err
+
+
+def test_a_call_of_a_plain_agent_that_is_cancelled_at_once_ends_in_silence(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    loop = asyncio.new_event_loop()
+    llm = BlockingLLM(bound(Fake()), loop)
+    llm.thread = threading.get_ident()
+    thread = threading.Thread(target=llm.chat, args=("a",))
+    thread.start()
+    while not llm._calls:
+        time.sleep(0.001)
+    llm.cancel()
+    thread.join()
+    loop.run_until_complete(asyncio.sleep(0.001))
+    loop.close()
+    gc.collect()
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(
