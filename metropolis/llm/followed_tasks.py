@@ -25,8 +25,7 @@ def _create_task(
         return asyncio.Task(coroutine, loop=loop, **options)
     strand = creator.fork()
     with in_strand(strand):
-        task = FollowedTask(coroutine, loop=loop, **options)
-    task.strand = strand
+        task = FollowedTask(coroutine, strand, loop=loop, **options)
     creator.follow(strand, task)
     asyncio.Task.add_done_callback(task, FollowedTask.end)
     return task
@@ -38,9 +37,12 @@ class FollowedTask(asyncio.Task[Any]):
     They await it, ask whether it is done, or add a callback, as `asyncio.gather` does.
     """
 
-    strand: Strand
     _watchers: tuple[tuple[Callable[[FollowedTask], object], Strand], ...] = ()
     """Callbacks, and the strands of the tasks that added them."""
+
+    def __init__(self, coroutine: Any, strand: Strand, **options: Any) -> None:
+        self.strand = strand  # an eager task runs now
+        super().__init__(coroutine, **options)
 
     def __await__(self) -> Generator[Any, None, Any]:
         waiting = current_strand()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
 from random import Random
@@ -63,6 +64,22 @@ def test_a_task_that_ends_together_with_a_call_is_waited_for() -> None:
         return [tuple(number for _, number in call.parents) for call in llm.calls]
 
     assert run(proceed, Fake()) == [(), (), (0, 1)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="they are new in Python 3.14")
+def test_eager_tasks() -> None:
+    async def begun(llm: LLM) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(llm.chat("a"), eager_start=True)
+            group.create_task(llm.chat("b"))
+        await llm.chat("c")
+
+    async def proceed(llm: LLM) -> list[tuple[int, ...]]:
+        await asyncio.create_task(begun(llm), eager_start=True)
+        await llm.chat("d")
+        return [tuple(number for _, number in call.parents) for call in llm.calls]
+
+    assert run(proceed, Fake()) == [(), (), (0, 1), (2,)]
 
 
 def test_waves_of_calls_compare_a_call_with_the_wave_before_alone(
