@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,7 +147,7 @@ def _init(**options: Any) -> None:
     # Ray would report a lost node on standard output.
     ray._private.worker.print_to_stdstream = _print_message  # type: ignore[assignment]
     try:
-        with _importable():
+        with _importable(), _keeping_sigterm():
             ray.init(
                 include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **options
             )
@@ -197,6 +199,21 @@ def _importable() -> Iterator[None]:
         yield
     finally:
         os.chdir(here)
+
+
+@contextmanager
+def _keeping_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM.
+
+    Ray sets one that raises SystemExit, and its core one that aborts the process after 3 s.
+    """
+    ray._private.utils.set_sigterm_handler = lambda _: None
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _print_message(message: Any, ignore_prefix: bool) -> None:  # noqa: ARG001

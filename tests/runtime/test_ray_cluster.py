@@ -19,6 +19,7 @@ import ray
 
 from metropolis.bench._processes import command_of, descendants
 from metropolis.bench.recovery.ray_processes import raylet_of
+from metropolis.cli.ctrl_c import STATUS_INTERRUPTED
 from metropolis.types import MetropolisError
 from metropolis.workers import ray_cluster
 
@@ -48,10 +49,14 @@ def listening(pids: set[int]) -> dict[str, str]:
 
 
 def test_what_a_run_begins_listens_on_loopback_only(tmp_path: Path) -> None:
-    """This holds for Ray and the store; without the token, Ray refuses all requests."""
+    """This holds for Ray and the store; without the token, Ray refuses all requests.
+
+    A SIGTERM ends the run like Ctrl-C.
+    """
     script = Path(sys.executable).with_name("metropolis")
     out = tmp_path / "it"
-    run = subprocess.Popen([script, "run", "minimal", *SLOW_RUN, "--out", out], cwd=tmp_path)
+    command = [script, "run", "minimal", *SLOW_RUN, "--out", out]
+    run = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
         history = out / "history.jsonl"
         while not history.exists() or history.read_bytes().count(b"\n") < 2:  # a header, a step
@@ -76,7 +81,9 @@ def test_what_a_run_begins_listens_on_loopback_only(tmp_path: Path) -> None:
         assert said[2] == "joined"
     finally:
         run.terminate()
-        run.wait()
+        _, errors = run.communicate()
+    assert run.returncode == STATUS_INTERRUPTED  # Ray's own handlers do not replace the run's
+    assert errors.startswith("metropolis: interrupted; the run is at step ")
 
 
 def environment_of(pid: int) -> dict[str, str]:
