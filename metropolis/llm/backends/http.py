@@ -223,6 +223,9 @@ async def events_in(
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message.rstrip(".")
+        return f"its certificate is not trusted ({reason}); SSL_CERT_FILE may name trusted ones"
     if isinstance(error, ssl.SSLError):  # its number is of another kind
         return error.reason or str(error)
     if error.errno is None:
