@@ -172,3 +172,7 @@ def store_errors(url: str) -> Iterator[None]:
     except redis.ResponseError as error:
         advice = f"; {PERMISSIONS}" if str(error).startswith(_NOT_PERMITTED) else ""
         raise StoreError(f"{shown(url)}: the store refuses: {error}{advice}") from None
+    except redis.RedisError as error:  # no Redis, or an option that redis-py refuses
+        raise StoreError(
+            f"{shown(url)}: the store cannot be used ({error}); name a Redis or Valkey"
+        ) from None

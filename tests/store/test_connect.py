@@ -23,7 +23,7 @@ from metropolis.addresses import shown
 from metropolis.store import seals
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.check import check_store
-from metropolis.store.connect import reason_unsuitable, warnings
+from metropolis.store.connect import reason_unsuitable, store_errors, warnings
 from metropolis.store.embedded import EmbeddedServer, _valkey
 from metropolis.store.factory import address_from_environment, open_server
 from metropolis.store.memory import MemoryServer
@@ -297,6 +297,10 @@ def test_dead_addresses_and_wrong_ones() -> None:
     with pytest.raises(StoreError, match="is not an address of a store; it should look") as refused:
         open_server("redis://:hunt/er2@localhost/0")
     assert not {"hunt", "er2"} & {*re.findall(r"\w+", str(refused.value))}
+    with pytest.raises(StoreError, match=r"cannot be used \(Invalid SSL Cert.* name a Redis"):
+        open_server("rediss://localhost/0?ssl_cert_reqs=never")
+    with pytest.raises(StoreError, match="cannot be used"), store_errors("redis://localhost"):
+        raise redis.InvalidResponse  # a server that is none
 
 
 def refusal(port: int) -> str:
