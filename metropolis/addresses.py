@@ -9,8 +9,10 @@ HIDDEN = "***"
 _USER = re.compile(r"\A([^/]*://)([^/?#]*|[^/?#:@\[]*:(?!\d*(?:[/?#]|\Z)).*)@", re.DOTALL)
 """A password may contain the characters that end a host: a port or a password follows a colon."""
 _QUERY = re.compile(
-    r"(?<=[?&])([^=&#?]*(?:key|token|secret|password|sig)[^=&#?]*)=[^&#]+", re.IGNORECASE
+    r"(?<=[?&])(?!ssl_keyfile=)([^=&#?]*(?:key|token|secret|password|sig)[^=&#?]*)=[^&#]+",
+    re.IGNORECASE,
 )
+_PASSWORD = re.compile(r"(?<=[?&])password=[^&#]*&?")
 
 
 def without_secrets(address: str) -> str:
@@ -21,6 +23,8 @@ def without_secrets(address: str) -> str:
     is_store = address.startswith(("redis://", "rediss://", "unix://"))
     user = _without_password if is_store else rf"\1{HIDDEN}@"
     bare = _USER.sub(user, address)
+    if is_store:
+        bare = _PASSWORD.sub("", bare).rstrip("?&")
     return _QUERY.sub(rf"\1={HIDDEN}", bare)
 
 
