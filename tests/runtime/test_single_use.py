@@ -129,3 +129,16 @@ def test_a_world_reset_for_another_simulation_is_refused() -> None:
     Simulation(world, walkers(world), seed=1)
     with pytest.raises(MetropolisError, match=r"since the simulation was made \(its attribute 'pl"):
         simulation.run(3)
+
+
+def test_a_refused_run_leaves_its_folder_and_its_store_free(tmp_path: Path) -> None:
+    def simulation(world: Drawn, **how: Any) -> Simulation:
+        return Simulation(world, walkers(world), store="embedded", out=tmp_path / "run", **how)
+
+    world = Drawn(4)
+    refused = simulation(world)
+    world.places = []
+    with pytest.raises(MetropolisError, match="since the simulation was made"):
+        refused.run(3)
+    assert not vars(world).get("_changed")  # no run has changed it
+    assert simulation(Drawn(4), resume=True).run(3).steps == 3

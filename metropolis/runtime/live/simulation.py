@@ -157,7 +157,6 @@ class Simulation:
             )
         steps = checked_steps(steps, max(self.first_step, self._recording.recorded))
         self._ran = True
-        self._single_use.start()
         simulated = self._clock.virtual is not None
         selector = IdleSelector(self._advance_clock) if simulated else None
         with event_loop(selector, self._invocations, self.configuration.stall_s) as (
@@ -167,16 +166,15 @@ class Simulation:
             self._interruption.watchdog = watchdog
             disk_is_full = False
             try:
+                self._single_use.start()
                 self._recording.describe(self._initial, steps, simulated=simulated)
                 self._clock.start()
-                self.world.seal()
                 yield from self._run_steps(loop, steps)
             except UnwritableError:
                 disk_is_full = True
                 raise
             finally:
                 loop.ctrl_c.tidy()
-                self.world.unseal()
                 self._single_use.end()
                 if self._metrics is not None:
                     self._metrics.close()

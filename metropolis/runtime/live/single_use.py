@@ -45,7 +45,7 @@ class SingleUse:
                 "make a new one for another run, and write what changes to entities"
             )
         self._world, self._agents, self._before = world, agents, _digests(world)
-        self._has_agents = False
+        self._has_agents = self._runs = False
 
     def claim_agents(self) -> None:
         """Mark the agents as used by this simulation, which may change them."""
@@ -54,16 +54,24 @@ class SingleUse:
             self._has_agents = True
 
     def start(self) -> None:
-        """Start the run. Raises MetropolisError if the world was changed meanwhile."""
+        """Start the run, which seals the world.
+
+        Raises MetropolisError if the world was changed meanwhile.
+        """
         self.claim_agents()
         if (changed := self._difference()) is not None:
             raise MetropolisError(
                 f"the world {self._world.name!r} has changed since the simulation was made (its "
                 f"attribute {changed!r}); make a world for each simulation"
             )
+        self._world.seal()
+        self._runs = True
 
     def end(self) -> None:
-        """Record what the run has changed."""
+        """End the run, if it was started: unseal the world, and record what has changed."""
+        if not self._runs:
+            return
+        self._world.unseal()
         if (changed := self._difference()) is not None:
             object.__setattr__(self._world, "_changed", changed)
 
