@@ -60,7 +60,7 @@ class RunInfo:
     """The agents' names; an agent's id is its index here."""
     first_step: Step
     last_step: Step
-    """The floor at which the run ends."""
+    """The floor at which the run ends; see `Store.set_last_step`."""
     metric: str
     radius: float | None
     """Reach of reads and writes: the larger of perception radius and velocity; None: unbounded."""
@@ -103,7 +103,6 @@ class Inspection:
     floor: Step
     """As last reported by the controller."""
     released: Step
-    """Data that only steps below this one need is dropped."""
     steps: Sequence[Step]
     """The step of every agent, by id."""
     blocked_by: Mapping[AgentId, AgentId]
@@ -157,6 +156,10 @@ class Store(ABC):
         """Let others take the lease at once; `fence` becomes stale."""
 
     @abstractmethod
+    def set_last_step(self, fence: int, last_step: Step) -> None:
+        """Change `last_step` of the run's info: a resumed run may end elsewhere."""
+
+    @abstractmethod
     def dispatch(
         self,
         fence: int,
@@ -189,9 +192,7 @@ class Store(ABC):
 
     @abstractmethod
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
-        """Everything that `step` sees and perceives, as `State.at`; exact from the released step to
-        the smallest step of any agent.
-        """
+        """All that `step` sees, as `State.at`; exact from the released to the smallest step."""
 
     @abstractmethod
     def collect(self, fence: int, below: Step) -> None:
@@ -211,8 +212,7 @@ class Store(ABC):
     def keep_minds(self, fence: int, step: Step) -> bool:
         """Keep the mind of every agent as of its arrival at `step`, for a checkpoint.
 
-        Returns False, and keeps nothing, if an agent has already reached `step`. Minds kept before
-        are dropped.
+        Returns False, and keeps nothing, if an agent has reached `step`. Drops minds kept before.
         """
 
     @abstractmethod

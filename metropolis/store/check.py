@@ -74,6 +74,7 @@ def _check_fencing(run: CheckedRun) -> None:
         lambda: store.release_lease(run.fence),
         lambda: store.dispatch(run.fence, [Dispatch(0, (0,))], {}, 0),
         lambda: store.collect(run.fence, 0),
+        lambda: store.set_last_step(run.fence, 5),
         lambda: store.keep_minds(run.fence, 5),
         lambda: store.retract(run.fence, 0, 0),
     ):
@@ -349,6 +350,9 @@ def _check_inspection(run: CheckedRun) -> None:
         and [(q.agents, q.worker) for q in about.claimed] == [((0,), "third")],
         "does not show its queues",
     )
+    run.store.set_last_step(run.fence, 2000)
+    ends = run.store.info().last_step, run.store.inspect().info.last_step
+    run.require(ends == (2000, 2000), f"shows the ends {ends} of a run that ends at 2000")
     run.require(about.holder == "the check" and about.lease_left_s > 0, "does not show its holder")
     run.store.release_lease(run.fence)
     about = run.store.inspect()

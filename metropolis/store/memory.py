@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf
+from dataclasses import replace
 from threading import Condition, RLock
 from typing import Any, TypeVar
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
-from metropolis.rules.metrics import CHEBYSHEV, Hops, Metric
+from metropolis.rules.metrics import Metric
 from metropolis.store.async_memory_store import AsyncMemoryStore
 from metropolis.store.base import (
     Acknowledged,
@@ -24,20 +24,17 @@ from metropolis.store.base import (
     Store,
     StoreError,
 )
-from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead, StateSnapshot, cluster_id
+from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead, cluster_id
 from metropolis.store.encoding import (
     check_execution,
     check_minds,
-    first_positions,
-    minds_in_parts,
     purchases_of,
 )
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.retraction import retract
-from metropolis.store.run_state import RunState
+from metropolis.store.run_state import RunState, first_state
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
-from metropolis.world.state import State
 
 T = TypeVar("T")
 
@@ -115,16 +112,7 @@ class MemoryStore(Store):
         """See Store."""
         if self._server.metric is not None and info.retractable:
             raise StoreError("workers of a retractable run cannot share its data")
-        known, first, shared = list(entities), info.first_step, self._server.metric
-        metric = shared or (CHEBYSHEV if info.graph is None else Hops(info.graph))
-        state = State(metric, inf if info.radius is None else info.radius, known, first)
-        state.restore_events(events)
-        positions = first_positions(info, known, minds)
-        steps = dict.fromkeys(positions, first)
-        parts, shared_minds = ({}, minds) if shared else (minds_in_parts(info, minds), None)
-        snapshot = StateSnapshot(first, (), (), shared_state=state)
-        data = state, positions, parts, shared_minds, snapshot, steps
-        run = RunState(info, *data, first, first, first)
+        run = first_state(info, list(entities), minds, events, self._server.metric)
         with self._lock:
             if self._name in self._server.run_states:
                 raise StoreError(f"the run {self._name!r} exists; resume or remove it")
@@ -158,6 +146,12 @@ class MemoryStore(Store):
             run = self._fenced(fence)
             run.fence += 1
             run.until_s = 0.0
+
+    def set_last_step(self, fence: int, last_step: Step) -> None:
+        """See Store."""
+        with self._lock:
+            run = self._fenced(fence)
+            run.info = replace(run.info, last_step=last_step)
 
     def dispatch(
         self,

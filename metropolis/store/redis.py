@@ -57,6 +57,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -238,6 +239,12 @@ class RedisStore(CommandStore):
     def release_lease(self, fence: int) -> None:
         """See Store."""
         self._call("lease", "release", fence)
+
+    def set_last_step(self, fence: int, last_step: Step) -> None:
+        """See Store."""
+        info, cells = self._run()
+        self._known = replace(info, last_step=last_step), cells
+        self._call("describe", fence, msgspec.json.encode(self._known[0]))
 
     def dispatch(
         self,

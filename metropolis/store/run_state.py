@@ -13,11 +13,13 @@ import msgspec
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.rules.metrics import CHEBYSHEV, Hops, Metric
 from metropolis.store.base import Acknowledged, Inspection, Queued, RunInfo
 from metropolis.store.claim import Claim, Lookahead, StateSnapshot, cluster_id
-from metropolis.store.encoding import purchase
+from metropolis.store.encoding import first_positions, minds_in_parts, purchase
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Position, Step
+from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Parts, apply_changes, from_parts
 from metropolis.world.state import State
 
@@ -359,6 +361,26 @@ class RunState:
         world = self.state.around([((0.0, 0.0), inf)], self.released, self.newest)
         kept = world, self.minds, self.kept, self.acks, self.memo
         return sum(len(repr(value)) for value in kept)
+
+
+def first_state(
+    info: RunInfo,
+    entities: Sequence[Entity],
+    minds: Mapping[AgentId, Any],
+    events: Iterable[Event],
+    shared: Metric | None,
+) -> RunState:
+    """A run that begins, see `Store.begin`; `shared`: the metric of `MemoryServer`."""
+    first = info.first_step
+    metric = shared or (CHEBYSHEV if info.graph is None else Hops(info.graph))
+    state = State(metric, inf if info.radius is None else info.radius, entities, first)
+    state.restore_events(events)
+    positions = first_positions(info, entities, minds)
+    steps = dict.fromkeys(positions, first)
+    parts, shared_minds = ({}, minds) if shared else (minds_in_parts(info, minds), None)
+    snapshot = StateSnapshot(first, (), (), shared_state=state)
+    data = state, positions, parts, shared_minds, snapshot, steps
+    return RunState(info, *data, first, first, first)
 
 
 def _as_json(mind: Any) -> msgspec.Raw:

@@ -46,6 +46,11 @@ class ForgetsMinds(MemoryStore):
         return dict.fromkeys(agents)
 
 
+class EndsAsItBegan(MemoryStore):
+    def set_last_step(self, fence: int, last_step: Step) -> None:
+        self._fenced(fence)
+
+
 class AheadOfItself(MemoryStore):
     def world(self, step: Step) -> tuple[list[Entity], list[Any]]:
         return super().world(step + 1)
@@ -64,6 +69,7 @@ class AsksNobody(MemoryStore):
         (NeverForgets, "keeps acknowledgements it should drop"),
         (ObeysAnybody, "obeys a controller that has lost its lease"),
         (ForgetsMinds, "forgets a mind that is claimed"),
+        (EndsAsItBegan, "shows the ends"),
         (AheadOfItself, "has a world of"),
         (AsksNobody, "loses an answer"),
     ],

@@ -180,11 +180,18 @@ class Trial:
                 steps=nodes.steps,
             )
 
-        agents, velocity = self.scenario.agents, self._world.max_velocity
-        minds, beginning = SavedWhenRead(agents), self.beginning
+        agents, beginning = self.scenario.agents, self.beginning
+        minds = SavedWhenRead(agents)
         begin_run(self.store, self._world, agents, minds, self._seed, beginning, steps, {})
         worker_pool = SharedWorkerPool(self.worker, self.store)
-        executor = Executor(controller_of, self.store, worker_pool, commit, max_velocity=velocity)
+        executor = Executor(
+            controller_of,
+            self.store,
+            worker_pool,
+            commit,
+            last_step=steps,
+            max_velocity=self._world.max_velocity,
+        )
 
         def interrupt() -> None:
             loop.call_soon_threadsafe(executor.end, KeyboardInterrupt())

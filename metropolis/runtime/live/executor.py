@@ -53,6 +53,7 @@ class Executor:
         worker_pool: WorkerPool,
         on_commit: Callable[[Execution], None],
         *,
+        last_step: Step,
         max_velocity: float,
         lease_s: float = LEASE_S,
         timeline: RecordedTimeline | None = None,
@@ -67,6 +68,7 @@ class Executor:
         self._async_store = store.async_store()
         self._fence = _acquire_lease(store, lease_s)
         try:
+            retry(store.set_last_step, self._fence, last_step)
             self._nodes = retry(store.nodes)
             self._controller = controller_of(self._nodes)
         except BaseException:  # such as agents at different steps in lockstep

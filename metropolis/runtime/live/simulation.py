@@ -318,6 +318,7 @@ class Simulation:
             stored.store,
             optimistic or self._make_worker_pool(spec),
             record,
+            last_step=last_step,
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,
             timeline=timeline,
