@@ -104,6 +104,17 @@ def test_a_plane_is_shown_where_the_agents_are(tmp_path: Path, serve: Serve, sho
             assert 0 < y < height
 
 
+def test_times_of_a_run_without_calls_are_not_negative(
+    tmp_path: Path, serve: Serve, show: Show
+) -> None:
+    call = 'await llm.chat("where to?", function="choose", max_tokens=8)'
+    page = show(serve(world(tmp_path, "silent", PLANE | {call: "return None"})))
+    page.evaluate("metropolis.state.set({ view: 'calls' })")
+    until(page, "metropolis.views.calls[0].kept")  # it is drawn
+    view = "metropolis.views.calls[0]"
+    assert page.evaluate(f"{view}.stage.fromX({view}.left)") == 0
+
+
 def test_agents_of_a_graph_are_at_its_nodes(tmp_path: Path, serve: Serve, show: Show) -> None:
     page = show(serve(world(tmp_path, "graph", GRAPH)))
     page.evaluate("metropolis.moveTo('step', 0)")

@@ -89,7 +89,7 @@ export class Calls {
       stage.scale[0] = least;
       stage.offset[0] = this.left;
     }
-    stage.scale[0] = Math.min(stage.scale[0], 20_000);
+    stage.scale[0] = Math.min(stage.scale[0], Math.max(least, 20_000));
     const end = stage.toX(this.end);
     if (stage.offset[0] > this.left) stage.offset[0] = this.left;
     else if (end < stage.width - 16) stage.offset[0] += stage.width - 16 - end;
