@@ -112,11 +112,12 @@ def test_lengths_from_texts_and_characters(tmp_path: Path) -> None:
         tmp_path / "log.jsonl",
         {"step": 0, "agent": 0, "prompt": "x" * 41, "response": "yes"},
         {"step": 0, "agent": 1, "prompt_chars": 0, "out_chars": 8},
+        {"step": 0, "agent": 2, "prompt": "eat?", "completion": ""},
     )
     calls = import_calls(path, MOVEMENT).calls
-    assert calls.prompt_tokens.tolist() == [11, 1]
-    assert calls.output_tokens.tolist() == [1, 2]
-    assert calls.completion == ["yes", None]
+    assert calls.prompt_tokens.tolist() == [11, 1, 1]
+    assert calls.output_tokens.tolist() == [1, 2, 1]
+    assert calls.completion == ["yes", None, ""]
     assert calls.functions == ("call",)
 
 

@@ -179,7 +179,7 @@ class _Log:
             if tokens < 1:
                 raise MetropolisError(f"{place}: {field} is {tokens}; it should be at least 1")
             return tokens
-        chars = _integer(fields, f"{side}_chars", place, len(text) if text else -1)
+        chars = _integer(fields, f"{side}_chars", place, -1 if text is None else len(text))
         if chars >= 0:
             return max(1, -(-chars // CHARS_PER_TOKEN))
         self.estimated = True
