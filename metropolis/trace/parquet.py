@@ -255,6 +255,11 @@ def _unreadable(path: Path, error: BaseException) -> str:
     if path.is_dir():
         return f"{path}: is a folder; it should be a trace, a Parquet file"
     reason = " ".join(str(error).split())[:200] or type(error).__name__
+    if path.name == IN_RUN and (path.parent / "run.json").is_file():
+        return (
+            f"{path}: is damaged ({reason}); remove it, and write it again with: "
+            f"metropolis resume {path.parent}"
+        )
     return (
         f"{path}: is not an intact Parquet file ({reason}); it should be a trace written by"
         " `metropolis trace import` or as docs/trace-format.md specifies"

@@ -142,3 +142,18 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     world = Meadow(6)
     with pytest.raises(MetropolisError, match="seed"):
         Simulation(world, [Walker(n) for n in world.names], out=tmp_path / "run", resume=True)
+
+
+def test_a_damaged_trace_is_written_again_once_it_is_removed(
+    tmp_path: Path, whole: RunResult
+) -> None:
+    out = tmp_path / "run"
+    simulation(Counting(), out).run(STEPS)
+    trace = out / "trace.parquet"
+    trace.write_bytes(trace.read_bytes()[:-100])
+    advice = f"is damaged .* remove it, and write it again with: metropolis resume {out}$"
+    with pytest.raises(MetropolisError, match=advice):
+        read_trace(out)
+    trace.unlink()
+    same(simulation(Counting(), out, resume=True).run(STEPS), whole)
+    assert (read_trace(out).positions == whole.trace.positions).all()
