@@ -174,15 +174,15 @@ def summary_of(
 
 
 def _makespan_note(result: RunResult, options: RunOptions, folder: Path) -> str | None:
-    parts = []
-    # Later starts that had nothing to do wrote no timeline.
-    is_whole = RunDirectory(folder).starts == 1 and not options.llm.startswith("replay:")
-    if result.resumed and (not is_whole or _lineage(folder)):
-        # The clock of a run in a store never stops.
-        pauses = " and include that between its starts" if options.store != MEMORY else ""
-        parts.append(f"which may lack the time of known answers{pauses}")
-    elif result.mode != "optimistic" and any(of.reused for of in result.usage.values()):
+    parts, resumed = [], result.resumed
+    is_plain = not resumed and result.mode != "optimistic"
+    if is_plain and any(of.reused for of in result.usage.values()):
         parts.append("without the time of known answers")
+    elif RunDirectory(folder).may_lack_answers(resumed=resumed):
+        # The clock of a run in a store never stops.
+        is_stored = resumed and options.store != MEMORY
+        pauses = " and include that between its starts" if is_stored else ""
+        parts.append(f"which may lack the time of known answers{pauses}")
     if result.stopped is not None:
         parts.append("including steps that are not in the history")
     return ", ".join(parts) or None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from metropolis.viewer.data.opening import open_run
+from metropolis.viewer.data.opening import KNOWN_ANSWERS, open_run
 from tests.cli.conftest import Run
 
 
@@ -59,6 +59,32 @@ def test_a_start_with_nothing_to_do_is_no_caveat(run: Run) -> None:
     assert (status, json.loads(out)["makespan_note"]) == (0, None)
     assert sorted(Path("here/timeline").iterdir()) == files
     assert open_run(Path("here")).meta()["note"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "resumed", "summarised", "viewed"),
+    [
+        (("--llm", "replay:uninterrupted"), False, True, True),
+        (("--llm", "replay:uninterrupted"), True, True, True),
+        (("--llm", "replay:uninterrupted", "--mode", "optimistic"), False, True, True),
+        (("--no-timeline",), False, False, False),
+        (("--no-timeline",), True, True, False),  # the viewer shows no times
+    ],
+)
+def test_the_summary_and_the_viewer_say_what_times_lack(
+    run: Run,
+    uninterrupted: object,
+    options: tuple[str, ...],
+    resumed: bool,
+    summarised: bool,
+    viewed: bool,
+) -> None:
+    said = run("meadow.py", *options, "--out", "here", "--quiet", "--json")
+    if resumed:
+        said = run("resume", "here", "--quiet", "--json")
+    note = "which may lack the time of known answers" if summarised else None
+    assert (said[0], json.loads(said[1])["makespan_note"]) == (0, note)
+    assert (KNOWN_ANSWERS in (open_run(Path("here")).meta()["note"] or "")) == viewed
 
 
 def test_ctrl_c_ends_the_server(run: Run, uninterrupted: object) -> None:

@@ -110,6 +110,15 @@ class RunDirectory:
         """How many processes have run steps, by their timelines; 0: they wrote none."""
         return len(files_of(self.timeline, CALLS))
 
+    def may_lack_answers(self, *, resumed: bool) -> bool:
+        """Whether times of the run may lack those of answers that were known before.
+
+        `resumed`: whether another process has continued it. One that had nothing to do counts only
+        if the run has no timeline.
+        """
+        replayed = f"{self.read()['about'].get('llm')}".startswith("replay:")
+        return replayed or bool(self.lineage) or (resumed and self.starts != 1)
+
     def open(
         self, resume: bool, world: str, seed: int, about: Mapping[str, Any]
     ) -> Checkpoint | None:

@@ -59,7 +59,7 @@ def open_run(folder: Path) -> Side:
         RecordedTexts(directory.calls, steps.calls),
         Minds(folder, directory.run, meta, view.appearance.memories),
         lambda: is_locked(directory.journal),
-        note=KNOWN_ANSWERS if directory.lineage or directory.starts > 1 else None,
+        note=KNOWN_ANSWERS if directory.may_lack_answers(resumed=directory.starts > 0) else None,
     )
 
 
