@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -42,6 +43,19 @@ class Number(click.FloatRange):
         if number != number:
             self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
         return number
+
+
+class NewFolder(click.Path):
+    """The path of a folder to write; unlike click's type, it refuses an empty one."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert and check the path."""
+        if value == "":
+            self.fail("it is empty; it should be the path of a folder", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:

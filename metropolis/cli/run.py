@@ -27,6 +27,7 @@ from metropolis.command_options import (
     WORLD_OPTION,
     Integer,
     NamedChoice,
+    NewFolder,
     Number,
     on_command_line,
 )
@@ -128,7 +129,7 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NewFolder(),
     help="A new folder for the run's files. [default: runs/WORLD-N]",
 )
 @click.option(

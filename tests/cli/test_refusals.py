@@ -72,6 +72,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("meadow.py", "--price-in", "1"), "give both --price-in and --price-out"),
         (("meadow.py", "--requests-per-minute", "5"), "this run uses none"),
         (("meadow.py", "--out", "uninterrupted"), "exists already"),
+        (("meadow.py", "--out", ""), "it is empty; it should be the path of a folder"),
         (("meadow.py", "--out", "meadow.py"), "is a file"),
         (("meadow.py", "--out", "meadow.py/run"), "meadow.py/run: cannot be made for the run's"),
         (("meadow.py", "--llm", "replay:meadow.py/x"), "meadow.py/x does not exist"),

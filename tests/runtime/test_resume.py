@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import UnavailableError
 from metropolis.llm.client import Client
+from metropolis.runtime.live import recording
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
@@ -133,10 +134,14 @@ def test_a_finished_run_can_be_continued(tmp_path: Path, whole: RunResult) -> No
     assert not left.exists()
 
 
-def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_folders_that_do_not_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     simulation(Counting(), tmp_path / "run").run(2)
-    with pytest.raises(MetropolisError, match="exists already"):
-        simulation(Counting(), tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(recording, "save_checked", lambda _: pytest.fail("an agent was saved"))
+        with pytest.raises(MetropolisError, match="exists already"):
+            simulation(Counting(), tmp_path / "run")
     with pytest.raises(MetropolisError, match="holds no run"):
         simulation(Counting(), tmp_path / "none", resume=True)
     world = Meadow(6)

@@ -246,11 +246,15 @@ class RunDirectory:
         history.notes = self.notes
         return history, CallsFile(self.calls, history.calls, self.run)
 
-    def make(self) -> None:
-        """Create it. Raises TakenError if it is not empty, MetropolisError if that fails."""
+    def check_free(self) -> None:
+        """Raise TakenError if it is not empty."""
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             advice = "resume the run in it" if self._run.exists() else "it holds no run: remove it"
             raise TakenError(f"{self.root}: exists already; {advice}, or choose another folder")
+
+    def make(self) -> None:
+        """Create it. Raises TakenError if it is not empty, MetropolisError if that fails."""
+        self.check_free()
         self.checkpoints.run = secrets.token_hex(8)
         try:
             self.root.mkdir(parents=True, exist_ok=True)

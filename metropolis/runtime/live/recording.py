@@ -54,6 +54,8 @@ class Recording:
         self.history: list[StepRecord] = []
         """The steps so far, of a run without a folder."""
         if self.directory is not None:
+            if not configuration.resume:
+                self.directory.check_free()  # before the agents are saved, which can take long
             validate_meta(trace_meta(world, names), f"the world {world.name!r}")
             for agent in agents:  # not only at the first checkpoint, after minutes
                 save_checked(agent)
