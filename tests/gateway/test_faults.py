@@ -17,6 +17,8 @@ from tests.gateway.test_server import PATHS, post
 from tests.gateway.test_stream_state import bare, read
 
 REQUESTS = 60
+PIECES = 10
+"""Pieces that the engines send between two requests: fewer than an answer has."""
 
 
 def random_body(random: Random, number: int) -> dict[str, Any]:
@@ -51,7 +53,6 @@ def test_whatever_is_preempted_or_lost_the_answer_is_that_of_one_engine(seed: in
     async def one(url: str, number: int) -> None:
         """Send a request that ranks before all earlier ones."""
         body = random_body(random, number)
-        await asyncio.sleep(number / REQUESTS)
         path = PATHS["prompt" in body]
         status, answer, headers = await post(
             url, body, path=path, headers=at_step(REQUESTS - number)
@@ -67,13 +68,22 @@ def test_whatever_is_preempted_or_lost_the_answer_is_that_of_one_engine(seed: in
             url,
             gateway,
         ):
-            asked = [asyncio.create_task(one(url, number)) for number in range(REQUESTS)]
-            for _ in range(4):
-                await asyncio.sleep(random.uniform(0.1, 0.3))
-                engine = random.choice(engines)
-                await engine.kill()
-                await asyncio.sleep(0.05)
-                await engine.start()
+            asked: list[asyncio.Task[None]] = []
+            losses = random.sample(range(1, REQUESTS), 4)
+
+            def is_due() -> bool:
+                sent = sum(engine.sent for engine in engines)
+                return sent >= PIECES * len(asked) or all(one.done() for one in asked)
+
+            for number in range(REQUESTS):
+                await until(is_due)
+                asked.append(asyncio.create_task(one(url, number)))
+                if number in losses:
+                    await until(lambda: any(engine.running for engine in engines))
+                    engine = random.choice([engine for engine in engines if engine.running])
+                    await engine.kill()
+                    await asyncio.sleep(0.05)
+                    await engine.start()
             await asyncio.gather(*asked)
             assert gateway.metrics.preempted > 5
             assert gateway.metrics.retried > 0
