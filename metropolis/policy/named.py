@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
-from inspect import Parameter, signature, unwrap
+from inspect import Parameter, unwrap
 from typing import Any
 
 from metropolis.names import cut, did_you_mean
 from metropolis.policy.combined import Combined
 from metropolis.types import MetropolisError
-from metropolis.world.user_code import file_of, load_function, names_file
+from metropolis.world.user_code import file_of, load_function, names_file, signature_of
 
 POLICIES = "metropolis.policies"
 """Entry points: name -> a Policy class, constructed without positional arguments."""
@@ -74,7 +74,7 @@ def named(group: str, text: str) -> Callable[..., Any]:
         make = _installed(group, name)
     required = [
         parameter.name
-        for parameter in signature(make).parameters.values()
+        for parameter in signature_of(make).parameters.values()
         if parameter.default is Parameter.empty and parameter.kind not in _ANY_NUMBER
     ]
     for missing in required[group == DISPATCHERS :]:  # a dispatcher gets its fleet
@@ -124,7 +124,7 @@ def options_of(make: Callable[..., Any]) -> dict[str, Any]:
     """The options of a plug-in class, with their defaults."""
     return {
         parameter.name: parameter.default
-        for parameter in signature(make).parameters.values()
+        for parameter in signature_of(make).parameters.values()
         if parameter.default is not Parameter.empty
     }
 

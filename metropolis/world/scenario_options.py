@@ -11,6 +11,7 @@ import msgspec
 
 from metropolis.names import cut, did_you_mean
 from metropolis.types import MetropolisError
+from metropolis.world.user_code import signature_of
 
 _OWN = ("agents", "seed")
 """Parameters that every world has."""
@@ -40,13 +41,14 @@ def keyword_arguments(
     Raises MetropolisError if `maker` lacks one or needs another, or a text cannot be converted.
     """
     try:
-        parameters = signature(maker, eval_str=bool(options)).parameters
+        found = signature(maker, eval_str=True) if options else signature_of(maker)
     except (TypeError, ValueError):  # the call will tell
         return dict(options)
     except NameError as error:
         raise MetropolisError(
             f"the world {world!r}: the types of its options cannot be read ({error})"
         ) from error
+    parameters = found.parameters
     known = [name for name, one in parameters.items() if one.kind in _BY_NAME and name not in _OWN]
     for name in known:
         is_needed = parameters[name].default is Parameter.empty and name not in options

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import signature
+from inspect import Signature, signature
 from pathlib import Path
 from sysconfig import get_path
 from traceback import extract_tb
@@ -80,7 +80,7 @@ def load_function(
     @wraps(found)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
-            signature(found).bind(*args, **kwargs)
+            signature_of(found).bind(*args, **kwargs)
         except (TypeError, ValueError) as error:
             raise MetropolisError(
                 f"{path}: {name}: {error}; it should be one that {does}"
@@ -89,6 +89,15 @@ def load_function(
             return found(*args, **kwargs)
 
     return called
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """Its signature, also if annotations name what only type checkers import."""
+    if sys.version_info >= (3, 14):  # it evaluates annotations when they are needed
+        from annotationlib import Format
+
+        return signature(function, annotation_format=Format.FORWARDREF)
+    return signature(function)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from metropolis.policy.named import POLICIES, named
 from metropolis.types import MetropolisError
 from metropolis.world.randomness import keyed_random
 from metropolis.world.scenario import make_scenario, scenario_names
@@ -109,6 +110,33 @@ def test_texts_of_options_become_values_of_the_types_of_parameters(tmp_path: Pat
     make_scenario(file, options=parse_options(texts))
     made = sys.modules["optional_town"].made
     assert made == [(12, datetime(2023, 2, 13, 6), "a=b", True)]
+
+
+UNEVALUATED = "" if sys.version_info >= (3, 14) else "from __future__ import annotations"
+"""What makes annotations that are evaluated when they are needed."""
+TYPED = f"""
+{UNEVALUATED}
+from typing import TYPE_CHECKING
+from metropolis.policy.fixed import Fcfs
+from metropolis.worlds.minimal import make as minimal
+
+if TYPE_CHECKING:
+    from metropolis.world.scenario import Scenario
+
+def make(agents: int, seed: int) -> Scenario:
+    return minimal(agents=agents, seed=seed)
+
+class Mine(Fcfs):
+    def __init__(self, weight: int = 3, scenario: Scenario | None = None) -> None:
+        super().__init__()
+"""
+
+
+def test_annotations_may_name_what_only_type_checkers_import(tmp_path: Path) -> None:
+    file = tmp_path / "typed_town.py"
+    file.write_text(TYPED)
+    assert len(make_scenario(file, agents=3).agents) == 3
+    named(POLICIES, f"{file}:Mine:weight=4")()
 
 
 @pytest.mark.parametrize(
