@@ -17,14 +17,17 @@ import pytest
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request, UnavailableError
 from metropolis.llm.client import Client
+from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.base import FencedOutError, StoreError
 from metropolis.store.embedded import EmbeddedServer
+from metropolis.store.memory import MemoryServer
 from metropolis.types import MetropolisError
 from tests.runtime import killable
 from tests.runtime.purchases import LONG_LEASE_S, Counts, same
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
+from tests.store.lines import begin
 
 STEPS = 25
 SEED = 5
@@ -234,3 +237,23 @@ def test_who_is_taken_over_stops(tmp_path: Path, shared: EmbeddedServer, whole: 
         list(steps)
     store.release_lease(fence)
     same(simulation(Counting(), out=out, resume=True).run(STEPS), whole)
+
+
+class Workers:
+    shared, is_closed = False, False
+
+    def start(self) -> list[Any]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_workers_end_if_another_process_holds_the_run() -> None:
+    """Otherwise a Ray cluster that the run has started would remain."""
+    store, workers = MemoryServer().store("held"), Workers()
+    begin(store, 2)
+    store.take_lease("another", 60)
+    with pytest.raises(StoreError, match="held by another"):
+        Executor(None, store, workers, print, last_step=5, max_velocity=1, lease_s=0.01)  # type: ignore[arg-type]
+    assert workers.is_closed

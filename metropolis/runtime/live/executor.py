@@ -60,20 +60,20 @@ class Executor:
     ) -> None:
         """Acquires the lease of the run; `controller_of` makes the controller for its nodes.
 
-        Raises StoreError if another holder keeps the lease.
+        Raises StoreError if another holder keeps the lease, and then closes `worker_pool`.
         """
         self._worker_pool, self._on_commit = worker_pool, on_commit
         self._max_velocity, self._timeline = max_velocity, timeline
         self._store, self._names, self._lease_s = store, store.info().agents, lease_s
         self._async_store = store.async_store()
-        self._fence = _acquire_lease(store, lease_s)
-        try:
+        with ExitStack() as if_it_fails:
+            if_it_fails.callback(worker_pool.close)
+            self._fence = _acquire_lease(store, lease_s)
+            if_it_fails.callback(store.release_lease, self._fence)
             retry(store.set_last_step, self._fence, last_step)
             self._nodes = retry(store.nodes)
-            self._controller = controller_of(self._nodes)
-        except BaseException:  # such as agents at different steps in lockstep
-            store.release_lease(self._fence)
-            raise
+            self._controller = controller_of(self._nodes)  # not if at different steps in lockstep
+            if_it_fails.pop_all()
         self._positions: list[Position] = list(self._nodes.positions)
         self._last_id = self._nodes.last_id
         self._outstanding: dict[str, Dispatch] = {}
