@@ -257,3 +257,31 @@ def test_workers_end_if_another_process_holds_the_run() -> None:
     with pytest.raises(StoreError, match="held by another"):
         Executor(None, store, workers, print, last_step=5, max_velocity=1, lease_s=0.01)  # type: ignore[arg-type]
     assert workers.is_closed
+
+
+class OneBehind(Scripted):
+    """Never answers the first agent beyond its first steps; ends the run when another is ahead."""
+
+    run: Simulation
+
+    async def complete(self, request: Request) -> Completion:
+        if request.agent == 0 and request.step > 1:
+            await asyncio.get_running_loop().create_future()
+        if request.step > 14:
+            self.run.interrupt()
+        return await super().complete(request)
+
+
+def test_a_run_does_not_end_behind_an_agent(tmp_path: Path, valkey: EmbeddedServer) -> None:
+    def made(llm: Scripted, **how: Any) -> Simulation:
+        world, out = Meadow(5, side=60, joint=1), tmp_path / "it"
+        agents = [Walker(name) for name in world.names]
+        return Simulation(world, agents, Client(llm), seed=3, **{"out": out, **how})
+
+    slow = OneBehind(author)
+    slow.run = made(slow, store=valkey.url)
+    assert slow.run.run(60).steps < 10
+    with pytest.raises(MetropolisError, match=r"an agent has already reached step \d\d in"):
+        made(Scripted(author), resume=True).run(12)
+    result = made(Scripted(author), resume=True, store="memory").run(12)
+    assert result.history_sha256 == made(Scripted(author), out=None).run(12).history_sha256

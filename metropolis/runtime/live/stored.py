@@ -108,7 +108,8 @@ class StoredRun:
         """Put the run into the store, unless it is there; all agents are at the step of `start`.
 
         `now_s` is the time of the run's clock. `minds`: what the store is to read as the minds of a
-        shared run; None: the agents themselves.
+        shared run; None: the agents themselves. Raises MetropolisError if an agent is beyond
+        `last_step` already.
         """
         if self.info() is None:
             options = {"began_s": time.time() - now_s}
@@ -117,6 +118,11 @@ class StoredRun:
             elif minds is None:
                 minds = SavedWhenRead(agents)
             begin_run(self.store, self._world, agents, minds, seed, start, last_step, options)
+        elif (newest := max(self.store.nodes().steps)) > last_step:
+            raise MetropolisError(
+                f"an agent has already reached step {newest} in the run's store, and cannot end at "
+                f"{last_step}; resume the run up to {newest} or more, or with store memory"
+            )
 
     def close(self) -> None:
         """Close the connections, and stop an embedded server."""
