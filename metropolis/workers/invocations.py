@@ -160,6 +160,8 @@ class Invocations:
         self.open: dict[Invocation, None] = {}
         self._of: dict[asyncio.Task[Any], Invocation] = {}
         """The innermost invocation of each task."""
+        self.end: BaseException | None = None
+        """Why the run has ended: steps that are still under way do not count."""
 
     def __reduce__(self) -> tuple[type[Invocations], tuple[()]]:
         return Invocations, ()  # another process has separate invocations

@@ -125,9 +125,14 @@ class LocalWorker:
             await gather(begun.dispatch.step, parts, one_by_one=self._one_by_one)
         finally:
             begun.close()
-        if self.client.failure is not None:  # an agent may have continued without its answer
-            raise self.client.failure
+        self.check_goes_on()
         return begun.execution()
+
+    def check_goes_on(self) -> None:
+        """Raise why the run ends, if it does: an agent may have continued without its answer."""
+        reason = self.client.failure or self.invocations.end
+        if reason is not None:
+            raise reason
 
     @property
     def uses_threads(self) -> bool:

@@ -60,6 +60,32 @@ def test_ctrl_c_in_a_task_of_an_agent_ends_the_run_in_order(
     assert not capsys.readouterr().err
 
 
+@pytest.mark.parametrize("mode", ["out_of_order", "optimistic"])
+def test_a_step_that_goes_on_after_the_second_ctrl_c_is_not_committed(
+    tmp_path: Path, mode: str
+) -> None:
+    left = [signal.SIGINT] * 2
+
+    class GoesOn(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            async def think() -> str:
+                while self.name == "a1" and self.step == 2 and left:
+                    signal.raise_signal(left.pop())
+                return str((await llm.chat(f"{observation}")).text)
+
+            return [str(each) for each in await asyncio.gather(think(), return_exceptions=True)]
+
+    def simulation(**how: Any) -> Simulation:
+        world = Line(3)
+        agents, client = [GoesOn(name) for name in world.names], Client(Scripted(author))
+        return Simulation(world, agents, client, mode=mode, **how)
+
+    with pytest.raises(KeyboardInterrupt):
+        simulation(out=tmp_path / "it", store="embedded").run(4)
+    found = simulation(out=tmp_path / "it", resume=True).run(4)
+    assert found.history_sha256 == simulation().run(4).history_sha256
+
+
 def test_ctrl_c_while_the_run_is_tidied_up_waits_for_its_end(tmp_path: Path) -> None:
     class Closes(Scripted):
         async def close(self) -> None:

@@ -377,6 +377,7 @@ class Simulation:
             self.stopped = str(executor.failure)
         finally:
             loop.ctrl_c.tidy()
+            self._invocations.end = Interrupted(INTERRUPTED)
             self._interruption.wake = None
             self._clock.stop()
             loop.run_until_complete(executor.stop())

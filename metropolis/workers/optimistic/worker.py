@@ -287,8 +287,7 @@ class OptimisticWorker:
     async def _supervise(self, one: OneProceed | OneResolution, work: Work) -> None:
         try:
             await work()
-            if self._client.failure is not None:  # an agent may go on without its answer
-                raise self._client.failure
+            self._local.check_goes_on()
         except asyncio.CancelledError:
             if not self._is_ending and self._is_current(one):
                 self._fail(one, cancelled_from_within(one.step, self._names[one.agents[0]]))
