@@ -250,7 +250,7 @@ class RunOptions:
             checkpoint_wall_s=self.checkpoint_minutes * 60,
             store=self.store,
             workers=self.workers,
-            ray_address=self.ray_address,
+            ray_address=self.ray_address if parse_workers(self.workers)[0] else None,
             lease_s=self.lease,
             keep_text=self.keep_text,
             timeline=self.timeline,
