@@ -173,7 +173,7 @@ class Front:
                 if not piece:
                     break
                 received += piece
-        except (TimeoutError, ConnectionError):
+        except OSError:
             pass  # the server waits for more of the request, or has closed
         finally:
             writer.transport.abort()
