@@ -38,7 +38,7 @@ INFO = {
 }  # fmt: skip
 
 
-DEEP = b'{"a":' + b"[" * 900 + b"]" * 900 + b"}"
+DEEP = b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}"
 
 
 class RouteEngine(StubEngine):
