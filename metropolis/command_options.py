@@ -45,7 +45,7 @@ class Number(click.FloatRange):
         return number
 
 
-class NewFolder(click.Path):
+class OutputFolder(click.Path):
     """The path of a folder to write; unlike click's type, it refuses an empty one."""
 
     def __init__(self) -> None:

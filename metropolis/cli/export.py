@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 import click
 
 from metropolis.cli.run_folders import run_folder
-from metropolis.command_options import NewFolder
+from metropolis.command_options import OutputFolder
 from metropolis.durable import reported
 from metropolis.export.genagent import GenAgentExport
 from metropolis.export.lanes import lanes_of
@@ -53,7 +53,7 @@ def perfetto(run: str, out: Path | None) -> None:
 
 @command.command("genagent")
 @click.argument("run")
-@click.option("--out", type=NewFolder(), required=True, help="The folder to write.")
+@click.option("--out", type=OutputFolder(), required=True, help="The folder to write.")
 def genagent(run: str, out: Path) -> None:
     """Write RUN as a simulation that the viewer of Generative Agents replays.
 

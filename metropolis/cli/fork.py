@@ -13,7 +13,7 @@ from metropolis.cli.resume import later_options
 from metropolis.cli.run_folders import new_folder, run_folder
 from metropolis.cli.run_options import options_of
 from metropolis.cli.verification import verification
-from metropolis.command_options import Integer, NewFolder, on_command_line
+from metropolis.command_options import Integer, OutputFolder, on_command_line
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.edit_context import Edit
@@ -48,7 +48,7 @@ OF_BRANCH = [
     ),
     click.Option(
         ["--out"],
-        type=NewFolder(),
+        type=OutputFolder(),
         help="A new folder for the branch's files. [default: runs/WORLD-N]",
     ),
 ]

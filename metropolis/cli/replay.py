@@ -17,7 +17,14 @@ from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.cli.trace_parts import cut_agents, cut_hours
 from metropolis.cli.view import show_folder
-from metropolis.command_options import INSTANCE, MODEL, NamedChoice, fleet_of, on_command_line
+from metropolis.command_options import (
+    INSTANCE,
+    MODEL,
+    NamedChoice,
+    OutputFolder,
+    fleet_of,
+    on_command_line,
+)
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar
@@ -129,12 +136,12 @@ EQUAL_ONLY = "no_dependency"
 )
 @click.option(
     "--figures",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputFolder(),
     help="Write the figures to this folder; needs metropolis[plot].",
 )
 @click.option(
     "--record",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutputFolder(),
     help="Write a timeline of each mode, except the bounds, to this new folder.",
 )
 @click.option("--view", is_flag=True, help="At the end, show two modes side by side.")

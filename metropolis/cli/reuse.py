@@ -12,7 +12,7 @@ from rich.table import Table
 
 from metropolis.cli.serve_torch import NamedModel
 from metropolis.cli.terminal import printable
-from metropolis.command_options import Number
+from metropolis.command_options import Number, OutputFolder
 from metropolis.reuse.plan import Plan, PlanPoint, load_plan, write_plan
 from metropolis.runtime.replays.plots import prepare_figures
 from metropolis.tables import print_whole
@@ -61,7 +61,7 @@ def show(path: Path, as_json: bool) -> None:
     help="The loss of quality within which the fastest point is named.",
 )  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, help="Device: cpu or cuda.")
-@click.option("--figures", type=click.Path(path_type=Path), help="A folder for figures.")
+@click.option("--figures", type=OutputFolder(), help="A folder for figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def profile(
     sender: tuple[str, Path], receiver: tuple[str, Path], data: Path, out: Path, metric: str,

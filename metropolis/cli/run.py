@@ -27,8 +27,8 @@ from metropolis.command_options import (
     WORLD_OPTION,
     Integer,
     NamedChoice,
-    NewFolder,
     Number,
+    OutputFolder,
     on_command_line,
 )
 from metropolis.llm.client import PATIENCE_S
@@ -129,7 +129,7 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 )
 @click.option(
     "--out",
-    type=NewFolder(),
+    type=OutputFolder(),
     help="A new folder for the run's files. [default: runs/WORLD-N]",
 )
 @click.option(

@@ -247,6 +247,9 @@ def test_a_figure_that_cannot_be_written_is_named(
     (tmp_path / "calls_per_hour.svg").mkdir()
     assert run(monkeypatch, "replay", trace, "--modes", "lockstep", "--figures", str(tmp_path)) == 2
     assert f"{tmp_path / 'calls_per_hour.svg'}: cannot be written: " in capsys.readouterr().err
+    for option in ("--figures", "--record"):
+        assert run(monkeypatch, "replay", trace, option, "") == 2
+        assert "it is empty; it should be the path of a folder" in capsys.readouterr().err
 
 
 def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,15 @@ from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import SYSTEMS, Bench, Measured
 from metropolis.bench.kairos.paper import ACCURACY, bands_of
 from metropolis.bench.kairos.tables import accuracies, reductions, show
-from metropolis.command_options import INSTANCE, SEEDS, Number, fleet_of, loads_of, some_of
+from metropolis.command_options import (
+    INSTANCE,
+    SEEDS,
+    Number,
+    OutputFolder,
+    fleet_of,
+    loads_of,
+    some_of,
+)
 from metropolis.durable import reported
 from metropolis.names import did_you_mean
 from metropolis.trace.generate.agentic import (
@@ -120,7 +128,7 @@ def _check_functions(functions: Iterable[str], applications: Collection[str]) ->
 @SEEDS
 @click.option(
     "--keep",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputFolder(),
     help="A folder that keeps the result of each run. Runs whose results it has are not repeated, "
     "so a stopped benchmark can continue.",
 )

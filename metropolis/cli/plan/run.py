@@ -16,7 +16,7 @@ from rich.table import Table
 from metropolis.cli.ctrl_c import ended_by_ctrl_c
 from metropolis.cli.plan.show_report import new_console, print_gantt, print_stages
 from metropolis.cli.terminal import printable, without_controls
-from metropolis.command_options import NewFolder, Number, on_command_line
+from metropolis.command_options import Number, OutputFolder, on_command_line
 from metropolis.open_files import raise_limit
 from metropolis.plan.application_file import LoadedApplication, read_application
 from metropolis.plan.machine import Machine
@@ -42,7 +42,7 @@ SIMULATED = "simulated, with other output lengths"
 
 @click.command("run")
 @click.argument("path", metavar="APP", type=click.Path(path_type=Path))
-@click.option("--out", type=NewFolder(), help="Folder of the run and its answers.")
+@click.option("--out", type=OutputFolder(), help="Folder of the run and its answers.")
 @click.option(
     "--schedule", "schedule_file", type=click.Path(path_type=Path), metavar="FILE",
     help="The schedule to follow, of `metropolis plan show --out`. [default: a new one]",

@@ -18,7 +18,7 @@ from metropolis.cli.plan.show_report import (
     print_stages,
 )
 from metropolis.cli.terminal import printable
-from metropolis.command_options import on_command_line
+from metropolis.command_options import OutputFolder, on_command_line
 from metropolis.plan.application_file import read_application
 from metropolis.plan.comparison import compare
 from metropolis.plan.plots import write_gantt
@@ -45,7 +45,7 @@ from metropolis.types import MetropolisError
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the lengths."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="A file for the schedule shown.")
-@click.option("--figures", type=click.Path(path_type=Path), help="A folder for figures.")
+@click.option("--figures", type=OutputFolder(), help="A folder for figures.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def command(
     path: Path, methods: tuple[str, ...], draws: int, seed: int,
