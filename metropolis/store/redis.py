@@ -242,9 +242,9 @@ class RedisStore(CommandStore):
 
     def set_last_step(self, fence: int, last_step: Step) -> None:
         """See Store."""
-        info, cells = self._run()
-        self._known = replace(info, last_step=last_step), cells
-        self._call("describe", fence, msgspec.json.encode(self._known[0]))
+        info = replace(self.info(), last_step=last_step)
+        self._call("describe", fence, msgspec.json.encode(info))
+        self._known = info, self._run()[1]
 
     def dispatch(
         self,
