@@ -46,15 +46,17 @@ class Number(click.FloatRange):
 
 
 class OutputFolder(click.Path):
-    """The path of a folder to write; unlike click's type, it refuses an empty one."""
+    """The path of a folder to write. Click's own type takes an empty one as the current folder."""
 
     def __init__(self) -> None:
-        super().__init__(path_type=Path, file_okay=False)
+        super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert and check the path."""
         if value == "":
             self.fail("it is empty; it should be the path of a folder", param, ctx)
+        if Path(value).is_file():
+            self.fail(f"{value} is a file; it should be the path of a folder", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -194,7 +194,8 @@ def test_a_simulated_run_starts_no_engines(
     [
         ((), "name the folder of the run with --out, or give --simulate"),
         (("--out", "{}/out"), "no command starts engines of chatglm3-6b; write [engines.chatglm3"),
-        (("--out", "{}/two.toml", "--engine-command", "stub"), "cannot be written"),
+        (("--out", "{}/two.toml", "--engine-command", "stub"), "is a file; it should be the path"),
+        (("--out", "{}/two.toml/it", "--engine-command", "stub"), "cannot be written"),
         (("--out", "{}/out", "--engine-command", ""), "lacks {port}"),
         (("--out", "{}/out", "--engine-command", "stub {{port}}"), "'stub', the command of engine"),
         (

@@ -139,7 +139,8 @@ REFUSED = {
     "'best' is not one of 'ours', 'greedy'": (CHAIN, "--method", "best"),
     "cannot be written (its folder does not exist)": (CHAIN, "--out", "no/schedule.json"),
     "is read as input": (CHAIN, "--out", CHAIN),
-    "cannot hold figures": (CHAIN, "--figures", CHAIN),
+    "is a file; it should be the path of a folder": (CHAIN, "--figures", CHAIN),
+    "cannot hold figures": (CHAIN, "--figures", f"{CHAIN}/figures"),
 }
 
 
