@@ -247,7 +247,7 @@ class RunDirectory:
         return history, CallsFile(self.calls, history.calls, self.run)
 
     def check_free(self) -> None:
-        """Raise TakenError if it is not empty."""
+        """Raise TakenError if the folder exists and is not empty."""
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             advice = "resume the run in it" if self._run.exists() else "it holds no run: remove it"
             raise TakenError(f"{self.root}: exists already; {advice}, or choose another folder")

@@ -72,7 +72,8 @@ class Executor:
             if_it_fails.callback(store.release_lease, self._fence)
             retry(store.set_last_step, self._fence, last_step)
             self._nodes = retry(store.nodes)
-            self._controller = controller_of(self._nodes)  # not if at different steps in lockstep
+            # Raises if agents are at different steps in lockstep.
+            self._controller = controller_of(self._nodes)
             if_it_fails.pop_all()
         self._positions: list[Position] = list(self._nodes.positions)
         self._last_id = self._nodes.last_id
