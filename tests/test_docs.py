@@ -59,12 +59,16 @@ def test_what_the_guide_to_the_reference_names_is_there(reference: Path) -> None
         assert is_module or is_public or is_explained(reference, module, member), name
 
 
+def slug(heading: str) -> str:
+    """A heading as GitHub spells it in links."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def anchors(page: Path) -> set[str]:
-    """What the part of a link after `#` may be: ids, and headings as GitHub spells them."""
+    """What the part of a link after `#` may be: ids and headings."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+    return {*map(slug, headings), *re.findall(r'<a id="([^"]+)">', text)}
 
 
 def test_links_lead_somewhere() -> None:
@@ -81,13 +85,13 @@ def test_links_lead_somewhere() -> None:
 def test_results_at_a_glance_are_those_of_their_sections() -> None:
     text = re.sub(r"(?<=\d),(?=\d{3})", "", (ROOT / "docs" / "results.md").read_text())
     glance, *others = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-    sections = {re.sub(r"[^\w\- ]", "", of.split("\n")[0].lower()): of for of in others}
+    sections = {slug(of.split("\n")[0]): of for of in others}
     rows = glance.split("\n|")[3:]
     assert len(rows) > 10
     for row in rows:
         question, answer, comparison, links, *_ = row.split("|")
         named = re.findall(r"#([^)]+)\)", links)
-        section = "".join(sections[name.replace("-", " ")] for name in named)
+        section = "".join(sections[name] for name in named)
         known = set(re.findall(r"\d+(?:\.\d+)?", section))
         for number in re.findall(r"\d+(?:\.\d+)?", answer + comparison):
             assert number in known, f"{question.strip()} {number}"
