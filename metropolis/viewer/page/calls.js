@@ -279,7 +279,7 @@ export class Calls {
     });
   }
 
-  // The values of every strip at each pixel.
+  // The greatest value of every strip within each pixel.
   measured(from, to, width) {
     return measured(this.side, from, to, width);
   }

@@ -6,6 +6,7 @@ import { category } from "./colours.js";
 import { count } from "./format.js";
 
 export const STRIP = 46; // pixels
+const BINS = 16; // of time, for each pixel: calls shorter than a pixel count as well
 // `at`: which of `measured`; `rank`: 0 is left out last.
 const STRIPS = [
   { name: "calls in flight", at: 0, rank: 0 },
@@ -21,22 +22,23 @@ export function stripsOf({ instances, prices }) {
   return known.map((strip) => (strip.at === 4 && prices ? { ...strip, name: "cost so far", digits: 2 } : strip));
 }
 
-// The values of every strip at each pixel.
+// The greatest value of every strip within each pixel.
 export function measured(side, from, to, width) {
-  const perPixel = (to - from) / width;
+  const bins = width * BINS;
+  const perBin = (to - from) / bins;
   const instances = Math.min(8, side.meta.instances);
-  const flight = new Float64Array(width + 1);
-  const batch = Array.from({ length: instances }, () => new Float64Array(width + 1));
-  const kv = Array.from({ length: instances }, () => new Float64Array(width + 1));
-  const tokens = new Float64Array(width + 1);
+  const flight = new Float64Array(bins + 1);
+  const batch = Array.from({ length: instances }, () => new Float64Array(bins + 1));
+  const kv = Array.from({ length: instances }, () => new Float64Array(bins + 1));
+  const tokens = new Float64Array(bins + 1);
   const [perPrompt, perOutput] = (side.meta.prices ?? [1e6, 1e6]).map((price) => price / 1e6);
-  const place = (time) => Math.min(width, Math.max(0, Math.floor((time - from) / perPixel)));
+  const place = (time) => Math.min(bins, Math.max(0, Math.floor((time - from) / perBin)));
   for (const calls of side.callsBetween(-Infinity, to)) {
     for (let row = 0; row < calls.count; row += 1) {
       const sent = calls.sent[row];
       if (sent > to) break;
       const ended = calls.ended[row];
-      if (ended < to + perPixel) tokens[Math.min(width - 1, place(ended))] += perPrompt * calls.prompt[row] + perOutput * calls.output[row];
+      if (ended < to + perBin) tokens[Math.min(bins - 1, place(ended))] += perPrompt * calls.prompt[row] + perOutput * calls.output[row];
       if (ended < from) continue;
       flight[place(sent)] += 1;
       flight[place(ended)] -= 1;
@@ -51,10 +53,17 @@ export function measured(side, from, to, width) {
     }
   }
   for (const line of [flight, ...batch, ...kv, tokens]) {
-    for (let at = 1; at <= width; at += 1) line[at] += line[at - 1];
+    for (let at = 1; at < bins; at += 1) line[at] += line[at - 1];
   }
-  const within = (lines) => lines.map((line) => line.subarray(0, width));
-  return [within([flight]), within(batch), within(kv), [skew(side, from, to, width)], within([tokens])];
+  const highest = (lines) => lines.map((line) => peaks(line, width));
+  return [highest([flight]), highest(batch), highest(kv), [skew(side, from, to, width)], highest([tokens])];
+}
+
+// The greatest value of the bins of each pixel.
+function peaks(line, width) {
+  const found = new Float64Array(width);
+  for (let x = 0; x < width; x += 1) found[x] = line.subarray(x * BINS, (x + 1) * BINS).reduce((a, b) => Math.max(a, b));
+  return found;
 }
 
 // Steps from the last agent to the first, at each pixel.
