@@ -1,4 +1,4 @@
-"""`metropolis bench instances`: simulation speed of the virtual LLM instances."""
+"""`metropolis bench instances`: speed of the simulated LLM instances."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def campaign(
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(scenario: str, agents: int, steps: int, mean_s: float, seed: int, as_json: bool) -> int:
-    """Kill one of two Ray nodes of a large run; compare it with lockstep, and their times.
+    """Kill one of two Ray nodes of a large run; compare history and time with lockstep.
 
     Takes some minutes by default. Exit status: 0 the histories are equal, 1 they differ.
     """

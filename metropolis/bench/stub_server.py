@@ -63,7 +63,7 @@ def stub_server(mean_s: float, seed: int, *options: str) -> AbstractContextManag
 )
 @click.option(
     "--scenario",
-    help="Answer as the scripted author of this world to a run without a gateway between; give "
+    help="Answer as the scripted author of this world, to a run that uses no gateway; give "
     "--agents and --seed as for the run.",
 )
 @click.option("--agents", type=click.IntRange(min=1), help="[default: the world's]")

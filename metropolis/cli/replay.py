@@ -1,4 +1,4 @@
-"""`metropolis replay`: replay a trace on virtual LLM instances, in every mode."""
+"""`metropolis replay`: replay a trace on simulated LLM instances, in every mode."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ EQUAL_ONLY = "no_dependency"
 )
 @click.option(
     "--dispatcher",
-    help="Dispatcher that places calls, like kairos. [default: the least used, as calls come]",
+    help="Dispatcher that places calls, like kairos. [default: least_used]",
 )
 @click.option(
     "--profile",
@@ -169,7 +169,7 @@ def command(
     view: bool,
     as_json: bool,
 ) -> None:
-    """Replay TRACE, a file or a run's folder, on virtual LLM instances and compare modes.
+    """Replay TRACE, a file or a run's folder, on simulated LLM instances and compare modes.
 
     All times are simulated (sim_s) by the instance model of the profiles.
     """

@@ -121,7 +121,7 @@ class View:
         return entity
 
     def events(self, kind: str | None = None) -> list[Event]:
-        """The perceived events of the end of the step before, ordered by their source agent."""
+        """The perceived events of the previous step, ordered by their source agent."""
         radius = self._reach.perception_radius
         events = self.reads.events.get((self.position, radius))
         if events is None:  # the same question gets the same answer: the one that is recorded

@@ -68,7 +68,7 @@ PLAN = "plan.json"
 def command(
     folder: Path | None, only: tuple[str, ...], quick: bool, seed: int, as_json: bool
 ) -> None:
-    """Measure what it is worth that a model starts from another model's cache.
+    """Measure what models gain by starting from another model's cache.
 
     Simulated sections take the paper's pairs as plans; lengths of programs are estimates. Measured
     sections need a pair: python examples/droidspeak_pair/make.py DIR, then metropolis reuse profile

@@ -34,8 +34,8 @@ from metropolis.types import MetropolisError
 @click.argument("path", metavar="APP", type=click.Path(path_type=Path))
 @click.option(
     "--method", "methods", type=click.Choice(METHODS), multiple=True,
-    help="The method whose schedule is shown; repeated: others that are compared with it. "
-    "By default all, and ours is shown.",
+    help="The method whose schedule is shown. Repeat the option to compare others with it. "
+    "[default: all; ours is shown]",
 )  # fmt: skip
 @click.option(
     "--draws", type=click.IntRange(0, 10_000), default=20, show_default=True,

@@ -64,9 +64,20 @@ def check_world(
     options: Mapping[str, Any] | None = None,
     world_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Raise MetropolisError with the first finding; return if there is none.
+    """Search a world for anything that makes its history depend on the order of execution.
 
-    Args: see `findings`.
+    Args:
+        world: a world, what `make_scenario` takes (a name or a file), or a function that makes a
+            scenario.
+        agents: the world's agents, copied for every run. For a name: their number.
+        author: answers in place of a model; None: the world's own author.
+        seeds: run every check for each of them.
+        steps: number of steps of each run.
+        schedules: number of random schedules under each rule.
+        options: for `World.reset`.
+        world_options: those of the world, as the `options` of `make_scenario`; for a name.
+
+    Raises MetropolisError with the first finding. To return without one is no proof.
     """
     found = findings(
         world,
@@ -95,16 +106,7 @@ def findings(
 ) -> list[Finding]:
     """Return the defects found in a world; an empty list is no proof.
 
-    Args:
-        world: a world, what `make_scenario` takes (a name or a file), or a function that makes a
-            scenario.
-        agents: the world's agents, copied for every run. For a name: their number.
-        author: answers in place of a model; None: the world's own author.
-        seeds: run every check for each of them.
-        steps: number of steps of each run.
-        schedules: number of random schedules under each rule.
-        options: for `World.reset`.
-        world_options: those of the world, as the `options` of `make_scenario`; for a name.
+    Args: see `check_world`.
     """
     steps = whole_number("steps", steps, 1)
     schedules = whole_number("schedules", schedules, 0)

@@ -1,4 +1,4 @@
-"""Replay a trace against virtual LLM instances in one execution mode (AI Metropolis §4)."""
+"""Replay a trace on simulated LLM instances in one execution mode (AI Metropolis §4)."""
 
 from __future__ import annotations
 

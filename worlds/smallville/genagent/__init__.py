@@ -51,7 +51,7 @@ SIMULATION = "base_the_ville_n25"
     type=click.Choice(list(PRESETS)),
     default="paper",
     show_default=True,
-    help="How residents retrieve memories; their own settings change it.",
+    help="How residents rate and retrieve memories; a person's own settings take precedence.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(checkout: Path, out: Path, simulation: str, preset: str, as_json: bool) -> None:
