@@ -33,7 +33,10 @@ DEBUG = click.Option(
 
 
 class LazyGroup(click.Group):
-    """Commands imported on first use: name -> module with a `command`."""
+    """Commands imported on first use: name -> module with a `command`.
+
+    A command added under the same name stands for it in lists, which then do not import it.
+    """
 
     def __init__(self, name: str, modules: dict[str, str], summary: str) -> None:
         super().__init__(name, help=summary)
@@ -44,9 +47,12 @@ class LazyGroup(click.Group):
         return sorted({*self.modules, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import the command `name`; return None for an unknown name."""
-        if name not in self.modules:
-            return super().get_command(ctx, name)
+        """Return what lists of commands show of `name`; None for an unknown name."""
+        listed = super().get_command(ctx, name)
+        return self.imported(name) if listed is None and name in self.modules else listed
+
+    def imported(self, name: str) -> click.Command:
+        """Import the command `name`, one of `modules`."""
         command: click.Command = import_module(self.modules[name]).command
         if all(known.name != DEBUG.name for known in command.params):
             command.params.append(DEBUG)
@@ -57,8 +63,10 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve the first of `args`; the error for an unknown command suggests the nearest."""
         name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
-            known = self.list_commands(ctx)
+        if name in self.modules:
+            return name, self.imported(name), args[1:]
+        known = self.list_commands(ctx)
+        if not (name.startswith("-") or name in known or ctx.resilient_parsing):
             ctx.fail(
                 f"there is no command {name!r}{did_you_mean(name, known)}; there are "
                 f"{', '.join(known)}"
@@ -75,33 +83,36 @@ bench = LazyGroup(
     },
     "Run benchmarks and print the results beside published figures.",
 )
+_LINES = {
+    "ask": "Ask an agent of RUN a QUESTION, as the agent is when STEP begins.",
+    "diff": "Compare the histories of RUN and OTHER: where they diverge, which agents differ, "
+    "and how.",
+    "export": "Write what happened in a run for other programs.",
+    "fork": "Start a branch of RUN at STEP, and run it to its end.",
+    "gateway": "Serve OpenAI's routes in front of the engines until SIGTERM or Ctrl-C.",
+    "plan": "Plan which models run when, and on how many GPUs; run applications by the plan.",
+    "replay": "Replay TRACE, a file or a run's folder, on virtual LLM instances and compare modes.",
+    "resume": "Continue RUN: a run's folder, or its name under runs/.",
+    "reuse": "Make and show plans of cache reuse between models.",
+    "run": "Run WORLD live: an installed world, or FILE.py with a function make.",
+    "serve": "Start an LLM server and keep it running until Ctrl-C.",
+    "show": "Show the body and the mind of an agent of RUN as they are when STEP begins.",
+    "store": "List, inspect and remove the runs in a store.",
+    "trace": "Import, generate, tile and describe traces.",
+    "view": "Show RUN in a local page: a run's folder or its name under runs/, or a recorded "
+    "replay.",
+    "whisper": "Start a branch of RUN at STEP in which an agent has the thought TEXT; run it to "
+    "its end.",
+    "world": "Check worlds, and import towns.",
+}
+"""Name -> the first sentence of its help, which a test compares."""
 cli = LazyGroup(
     "metropolis",
-    {
-        part: f"metropolis.cli.{part}"
-        for part in (
-            "ask",
-            "diff",
-            "export",
-            "fork",
-            "gateway",
-            "plan",
-            "replay",
-            "resume",
-            "reuse",
-            "run",
-            "serve",
-            "show",
-            "store",
-            "trace",
-            "view",
-            "whisper",
-            "world",
-        )
-    },
+    {name: f"metropolis.cli.{name}" for name in _LINES},
     "Run societies of LLM agents out of order.",
 )
-cli.add_command(bench)
+for listed in (bench, *(click.Command(name, help=line) for name, line in _LINES.items())):
+    cli.add_command(listed)
 cli = click.version_option(package_name="metropolis")(cli)
 
 

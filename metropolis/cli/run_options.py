@@ -347,8 +347,7 @@ def _shown(value: Any) -> str:
 
 def _check_ranges(kept: Mapping[str, Any]) -> None:
     """Raise click.BadParameter if `metropolis run` would refuse the `kept` options."""
-    run = cli.get_command(click.Context(cli), "run")
-    assert run is not None
+    run = cli.imported("run")
     context = click.Context(run)
     for option in run.params:
         if (value := kept.get(option.name or "")) is not None:
