@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from inspect import Parameter, signature
-from typing import Any, get_args
+from functools import partial
+from importlib import import_module
+from inspect import Parameter, unwrap
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -41,14 +44,9 @@ def keyword_arguments(
     Raises MetropolisError if `maker` lacks one or needs another, or a text cannot be converted.
     """
     try:
-        found = signature(maker, eval_str=True) if options else signature_of(maker)
+        parameters = signature_of(maker).parameters
     except (TypeError, ValueError):  # the call will tell
         return dict(options)
-    except NameError as error:
-        raise MetropolisError(
-            f"the world {world!r}: the types of its options cannot be read ({error})"
-        ) from error
-    parameters = found.parameters
     known = [name for name, one in parameters.items() if one.kind in _BY_NAME and name not in _OWN]
     for name in known:
         is_needed = parameters[name].default is Parameter.empty and name not in options
@@ -65,11 +63,9 @@ def keyword_arguments(
             raise MetropolisError(
                 f"the world {world!r} has no option {name!r}{did_you_mean(name, known)}{has}"
             )
-        kind = parameters[name].annotation
+        kind = _type_of(parameters[name], maker, world)
         try:
-            arguments[name] = msgspec.convert(
-                value, Any if kind is Parameter.empty else kind, strict=False
-            )
+            arguments[name] = msgspec.convert(value, kind, strict=False)
         except (msgspec.ValidationError, TypeError) as error:
             examples = (EXAMPLES.get(one) for one in (kind, *get_args(kind)))
             right = next((f", such as {example}" for example in examples if example), "")
@@ -78,3 +74,18 @@ def keyword_arguments(
                 f"{kind.__name__ if isinstance(kind, type) else kind}{right} ({error})"
             ) from None
     return arguments
+
+
+def _type_of(parameter: Parameter, maker: Callable[..., Any], world: str) -> Any:
+    """The type that `parameter` is annotated with; no other annotation is evaluated."""
+    if parameter.annotation is Parameter.empty:
+        return Any
+    function = unwrap(maker.func if isinstance(maker, partial) else maker)
+    annotated = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    try:
+        names = vars(import_module(function.__module__))
+        return get_type_hints(annotated, names, include_extras=True)[parameter.name]
+    except Exception as error:  # user code
+        raise MetropolisError(
+            f"the world {world!r}: the types of its options cannot be read ({error})"
+        ) from error

@@ -123,7 +123,8 @@ from metropolis.worlds.minimal import make as minimal
 if TYPE_CHECKING:
     from metropolis.world.scenario import Scenario
 
-def make(agents: int, seed: int) -> Scenario:
+def make(agents: int, seed: int, size: int = 3, given: Scenario | None = None) -> Scenario:
+    assert size == 12
     return minimal(agents=agents, seed=seed)
 
 class Mine(Fcfs):
@@ -135,7 +136,7 @@ class Mine(Fcfs):
 def test_annotations_may_name_what_only_type_checkers_import(tmp_path: Path) -> None:
     file = tmp_path / "typed_town.py"
     file.write_text(TYPED)
-    assert len(make_scenario(file, agents=3).agents) == 3
+    assert len(make_scenario(file, agents=3, options={"size": "12"}).agents) == 3
     named(POLICIES, f"{file}:Mine:weight=4")()
 
 
