@@ -14,9 +14,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
@@ -32,6 +31,7 @@ from ray._raylet import (  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError, RayError
 
 from metropolis.types import MetropolisError
+from metropolis.workers.ray_folder import ray_folder
 
 LOOPBACK = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
 """Ray's variable that keeps nodes on other machines from joining."""
@@ -115,7 +115,8 @@ def _speaks_grpc(host: str, port: int) -> bool:
 
 
 def _start_cluster(count: int | None) -> Callable[[], None]:
-    folder = TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True)
+    resources = ExitStack()
+    folder = resources.enter_context(ray_folder())
     variables = {**LOOPBACK, "RAY_AUTH_MODE": "token"}
     if not any(map(os.environ.get, TOKENS)):
         variables["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -123,7 +124,7 @@ def _start_cluster(count: int | None) -> Callable[[], None]:
     def leave() -> None:
         ray.shutdown()
         _read_environment()
-        folder.cleanup()
+        resources.close()
 
     try:
         with _environment(variables):
@@ -131,7 +132,7 @@ def _start_cluster(count: int | None) -> Callable[[], None]:
             number = count or os.cpu_count() or 1
             for left in reversed(range(STARTS)):
                 try:
-                    _init(address="local", num_cpus=number, _temp_dir=folder.name)
+                    _init(address="local", num_cpus=number, _temp_dir=folder)
                     break
                 except MetropolisError as error:
                     if not left or SLOW_START not in str(error):
