@@ -70,7 +70,7 @@ def command(
         show(sides, host, port or 0, opens=opens)
     else:
         check_target(out)
-        for note in write_page(out, sides):
+        if note := write_page(out, sides):
             click.echo(f"metropolis: {note}", err=True)
         click.echo(f"wrote {out}")
 

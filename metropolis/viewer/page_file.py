@@ -36,12 +36,11 @@ PREFIX = "page/"
 """Before the names of modules in the import map."""
 
 
-def write_page(path: Path, sides: Sequence[Side]) -> list[str]:
-    """Write the file; return what it leaves out, in sentences.
+def write_page(path: Path, sides: Sequence[Side]) -> str | None:
+    """Write the file; return a sentence if it leaves out the texts of calls.
 
     Raises MetropolisError if it would be larger than `FILE_BYTES_MAX`, or cannot be written.
     """
-    notes = ["the file does not contain what agents remember"]
     packed = {}
     total = 0
     with progress_bar(1 + sum(map(_count_of, sides)), "chunks") as (advance, _):
@@ -55,15 +54,13 @@ def write_page(path: Path, sides: Sequence[Side]) -> list[str]:
                     "folder instead, or show a shorter run"
                 )
     texts = _texts_of(sides)
-    if texts is None:
-        notes.append(
-            f"the file does not contain texts of calls, since there are more than {TEXTS_MAX:,} "
-            f"calls or {TEXT_BYTES_MAX >> 20} MiB of texts"
-        )
-    else:
-        packed |= texts
-    write_atomically(path, _page_of(page_files(), packed))
-    return notes
+    write_atomically(path, _page_of(page_files(), {**packed, **(texts or {})}))
+    if texts is not None:
+        return None
+    return (
+        f"the file does not contain texts of calls, since there are more than {TEXTS_MAX:,} "
+        f"calls or {TEXT_BYTES_MAX >> 20} MiB of texts"
+    )
 
 
 def _count_of(side: Side) -> int:

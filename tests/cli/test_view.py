@@ -47,8 +47,8 @@ def test_lanes_of_a_replay_are_named(run: Run, uninterrupted: object) -> None:
 
 
 def test_a_page_is_written(run: Run, uninterrupted: object) -> None:
-    status, out, _ = run("view", "uninterrupted", "--beside", "lockstep", "--out", "page.html")
-    assert (status, out) == (0, "wrote page.html\n")
+    arguments = ("--beside", "lockstep", "--out", "page.html")
+    assert run("view", "uninterrupted", *arguments) == (0, "wrote page.html\n", "")
     assert Path("page.html").read_text().count('/meta/0">') == 2
 
 
