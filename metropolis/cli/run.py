@@ -151,7 +151,8 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 @click.option(
     "--view",
     is_flag=True,
-    help="Show the run in a local page, from which it can be paused and stopped.",
+    help="Show the run in a local page, from which it can be paused and stopped. In a terminal the "
+    "page stays after the run's end, until Ctrl-C; else it ends with the run.",
 )
 @click.option(
     "--profile",
