@@ -91,7 +91,8 @@ _LINES = {
     "fork": "Start a branch of RUN at STEP, and run it to its end.",
     "gateway": "Serve OpenAI's routes in front of the engines until SIGTERM or Ctrl-C.",
     "plan": "Plan which models run when, and on how many GPUs; run applications by the plan.",
-    "replay": "Replay TRACE, a file or a run's folder, on simulated LLM instances and compare modes.",
+    "replay": "Replay TRACE, a file or a run's folder, on simulated LLM instances and compare "
+    "modes.",
     "resume": "Continue RUN: a run's folder, or its name under runs/.",
     "reuse": "Make and show plans of cache reuse between models.",
     "run": "Run WORLD live: an installed world, or FILE.py with a function make.",

@@ -304,14 +304,12 @@ def print_estimate(found: Estimate) -> None:
         f"{found.world}: {counted(found.agents, 'agent')}, {counted(found.steps, 'step')} "
         f"({_hours(found.span_s)} of simulated time). Nothing was sent to a model."
     )
-    part = (
-        "all of it"
-        if found.rehearsed_steps == found.steps
-        else f"its first {found.rehearsed_steps:,} steps, the rest extrapolated"
-    )
+    is_whole = found.rehearsed_steps == found.steps
+    part = "all steps" if is_whole else f"the first {counted(found.rehearsed_steps, 'step')}"
+    rest = "" if is_whole else " The other steps are extrapolated."
     console.print(
-        f"Rehearsed with the offline author in {found.rehearsal_wall_s:.1f} s: {part}. A real "
-        "model's answers differ in length and in their consequences.\n"
+        f"The offline author ran {part} in {found.rehearsal_wall_s:.1f} s.{rest} A real model's "
+        "answers differ in length and in their consequences.\n"
     )
     table = numbers_table(
         "function", "calls", "prompt\ntokens", "output\ntokens", "output tokens\nat most"

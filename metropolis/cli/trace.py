@@ -131,8 +131,9 @@ def _print_summary(summary: Summary) -> None:
         ),
         (
             "calls",
-            f"{summary.calls} {summary.calls_origin}, {summary.calls_per_agent_day:.0f} per agent"
-            f" and day; {summary.active_share:.1%} of agent-steps make any",
+            f"{summary.calls} {summary.calls_origin}, at a rate of"
+            f" {summary.calls_per_agent_day:.0f} per agent and day;"
+            f" {summary.active_share:.1%} of agent-steps make any",
         ),
         (
             "calls per active agent-step",

@@ -57,7 +57,7 @@ def test_a_request_that_fails_again_and_again_is_one_sentence(
     command = f"{sys.executable} {tmp_path}/server.py {{port}} {status} {models}"
     with pytest.raises(MetropolisError, match=sentence):
         run_small(tmp_path, command, options=EngineOptions(at_once=1))
-    again = sum(node.asked_again for node in read_run(tmp_path / "out").nodes.values())
+    again = sum(node.sent_again for node in read_run(tmp_path / "out").nodes.values())
     assert again <= 4 * (runner_module.REFUSALS_MAX if status == 500 else 1)  # of four copies
 
 
@@ -128,7 +128,7 @@ def test_a_busy_engine_is_asked_again_later(
     command = f"{sys.executable} {tmp_path}/server.py {{port}} {status} any"
     record, _ = run_small(tmp_path, command)
     assert record.is_complete
-    assert all(node.asked_again >= 5 * node.requests for node in record.nodes.values())
+    assert all(node.sent_again >= 5 * node.requests for node in record.nodes.values())
 
 
 def test_a_bad_answer_of_a_busy_engine_is_the_first(
@@ -184,7 +184,7 @@ def test_an_engine_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
     options = EngineOptions(at_once=3)
     record, logged = run_small(tmp_path, stub(tmp_path, 50), options=options, meanwhile=stop)
     assert record.is_complete
-    assert record.nodes["two"].asked_again == 3
+    assert record.nodes["two"].sent_again == 3
     hung = [line for line in logged if "respond" in line]
     assert len(hung) == 1
     assert "two, copy 1 on GPU 0, 1: its engine did not respond for 2 s; it is started" in hung[0]

@@ -145,7 +145,7 @@ def test_a_signal_ends_the_run_and_its_engines(application: Path, number: int) -
     assert said.splitlines()[-1] == "metropolis: interrupted"
     record = read_run(application.parent / "out")
     assert record.nodes["ask"].answered == kept
-    assert record.nodes["ask"].asked_again in range(1, 5)  # in flight
+    assert record.nodes["ask"].sent_again in range(1, 5)  # in flight
 
 
 def test_a_second_signal_ends_the_run_at_once(application: Path) -> None:

@@ -79,7 +79,7 @@ def test_an_application_runs_to_its_end(tmp_path: Path) -> None:
     assert set(asked(tmp_path).values()) == {1}
     assert record.is_complete
     assert {name: node.requests for name, node in record.nodes.items()} == REQUESTS
-    assert all(node.asked_again == 0 for node in record.nodes.values())
+    assert all(node.sent_again == 0 for node in record.nodes.values())
     assert read_run(tmp_path / "out") == record
     assert answers_in(tmp_path)[0] == {
         "node": "one", "key": "q0", "index": 0, "prompt_tokens": 12, "output_tokens": 6,
@@ -111,7 +111,7 @@ def test_a_killed_engine_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     again = {call for call, count in asked(tmp_path).items() if count > 1}
     assert again
     assert again <= in_flight
-    assert len(again) <= record.nodes["two"].asked_again <= len(in_flight) == 3
+    assert len(again) <= record.nodes["two"].sent_again <= len(in_flight) == 3
     died = [line for line in logged if "ended" in line]
     assert len(died) == 1
     assert died[0].startswith("two, copy 1 on GPU 0, 1: its engine ended with exit code -9; it is ")
@@ -195,7 +195,7 @@ def test_a_preempted_node_continues_with_its_new_plan(
     stages = record.actual.stages
     plans = [each.nodes["summary"].plan for each in stages if "summary" in each.nodes]
     assert plans[:2] == [ExecutionPlan(1, 1), ExecutionPlan(1, 2)]
-    assert record.nodes["summary"].asked_again == again
+    assert record.nodes["summary"].sent_again == again
     assert sum(asked(tmp_path).values()) == sum(REQUESTS.values()) + again
 
 

@@ -209,10 +209,10 @@ def _print_record(record: RunRecord, machine: Machine, out: Path) -> None:
     print_stages(console, record.actual, {name: n.model for name, n in record.nodes.items()})
     print_gantt(console, {ESTIMATE: record.planned, ACTUAL: record.actual}, machine.gpus)
     table = Table("node", "model", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("requests", "prompt tokens", "output tokens", "asked again"):
+    for name in ("requests", "prompt tokens", "output tokens", "sent again"):
         table.add_column(name, justify="right")
     for name, node in record.nodes.items():
-        counts = node.answered, node.prompt_tokens, node.output_tokens, node.asked_again
+        counts = node.answered, node.prompt_tokens, node.output_tokens, node.sent_again
         table.add_row(name, printable(node.model), *(f"{count:,}" for count in counts))
     print_whole(table, console)
     click.echo(f"\nanswers: {out / ANSWERS}")

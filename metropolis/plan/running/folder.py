@@ -41,7 +41,7 @@ class NodeRecord(msgspec.Struct, forbid_unknown_fields=True):
     answered: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
-    asked_again: int = 0
+    sent_again: int = 0
     """Requests sent again, since an engine was stopped, died or failed."""
 
 

@@ -230,7 +230,7 @@ class Runner:
         del copy.in_flight[call[1]]
         if task.cancelled() or task.exception() is not None or not task.result():
             self.communicator.put_back(call)
-            self._folder.record.nodes[call[0]].asked_again += 1
+            self._folder.record.nodes[call[0]].sent_again += 1
         self._dispatch(call[0])
 
     async def _complete(self, copy: ModelCopy, call: Call) -> bool:
