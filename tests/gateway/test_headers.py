@@ -35,3 +35,15 @@ def test_headers_of_one_name_stay_several_and_those_of_the_connection_stay_behin
             assert "X-Hop" not in headers
 
     asyncio.run(ask())
+
+
+def test_the_values_of_an_answers_headers_reach_the_client_as_utf8() -> None:
+    head = "200 OK\r\nX-Own: café €\r\n".encode() + b"X-Old: caf\xe9\r\n"
+
+    async def ask() -> None:
+        engine = BreakingEngine(b"HTTP/1.1 %bContent-Length: 2\r\n\r\n{}" % head)
+        async with gateway_before(engine) as (url, _):
+            _, _, headers = await post(url, chat("why"))  # aiohttp decodes UTF-8
+            assert (headers["X-Own"], headers["X-Old"]) == ("café €", "café")
+
+    asyncio.run(ask())

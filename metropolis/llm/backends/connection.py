@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
             return
         self._head_bytes += len(name) + len(value)
         name = name.lower()
-        self.headers[name] = value.decode("latin-1")
+        self.headers[name] = _text(value)
         self.fields.append((name, self.headers[name]))
         self._has_length |= name in (b"content-length", b"transfer-encoding")
 
@@ -283,6 +283,14 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _text(value: bytes) -> str:
+    """The value of a header: UTF-8 if it is valid, else Latin-1, in which any bytes are."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 async def connect(
