@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
@@ -23,8 +24,8 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     """Raise BrokenPluginError if the policies that `make` returns violate the interface.
 
     Requests of random chains, with `stages_left` set, are preempted once and then completed or
-    cancelled; all requests are ranked in between and at the end. Raises PluginError if a method or
-    property fails, and MetropolisError if `make` is not callable.
+    cancelled, some promoted before; all requests are ranked in between and at the end. Raises
+    PluginError if a method or property fails, and MetropolisError if `make` is not callable.
     """
     _check_callable(make, "policies")
     policy, twin = make(), make()
@@ -97,9 +98,15 @@ def _check_callable(make: object, kind: str) -> None:
 
 
 def _live(policy: Policy, served: ServedRequest) -> None:
-    """Start a request, preempt it half way and resume it; complete nine in ten, cancel the rest."""
+    """Start a request, preempt it half way and resume it; complete nine in ten, cancel the rest.
+
+    One in three arrives as a speculative one and is promoted.
+    """
     request, middle_s = served.request, (served.started_s + served.completed_s) / 2
-    call(Policy.arrived, policy, request)
+    is_promoted = request.id % 3 == 0
+    call(Policy.arrived, policy, replace(request, speculative=is_promoted))
+    if is_promoted:
+        call(Policy.promoted, policy, request)
     call(Policy.started, policy, request, served.started_s)
     seen, rank = _versions(policy), call(Policy.rank, policy, request)
     call(Policy.passed, policy, middle_s)

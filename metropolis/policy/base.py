@@ -72,7 +72,7 @@ class Policy(ABC):
     """Orders requests. All methods are called from one thread, in the order of time.
 
     Lifecycle of a request: `arrived`, `started`, any number of `preempted` and `started`, then
-    `completed`. `cancelled` may end it at any point.
+    `completed`. `cancelled` may end it at any point. `promoted` may come once in between.
     """
 
     kind: ClassVar[str] = "policy"
@@ -110,6 +110,9 @@ class Policy(ABC):
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:  # noqa: B027
         """`request` has been preempted and waits again; its output so far is kept."""
+
+    def promoted(self, request: QueuedRequest) -> None:  # noqa: B027 -- optional
+        """`request` was speculative and is needed now; the caller ranks it again."""
 
     def passed(self, now_s: float) -> None:  # noqa: B027 -- optional
         """The time is `now_s`. Called at `due_s`, and possibly at other times."""

@@ -60,6 +60,12 @@ class Combined(Policy):
             call(Policy.preempted, policy, request, now_s)
         self._follow()
 
+    def promoted(self, request: QueuedRequest) -> None:
+        """See Policy."""
+        for policy in self._policies:
+            call(Policy.promoted, policy, request)
+        self._follow()
+
     def passed(self, now_s: float) -> None:
         """See Policy."""
         for policy in self._policies:

@@ -166,14 +166,14 @@ class Scheduler(Notifier):
     def promoted(self, request_id: int, now_s: float) -> None:
         """A speculative request is needed: it ranks like others. An unknown one is ignored."""
         tracked = self._requests.get(request_id)
-        if tracked is not None:
+        if tracked is not None and tracked.request.speculative:
             tracked.request = replace(tracked.request, speculative=False)
-            here = [each.queue for each in self._instances]
-            for queue in (self._placement.queue_of(tracked.allowed), *here):
-                if request_id in queue:
-                    self._push(queue, tracked, now_s)
-            for each in self._instances:
-                each.blocked_first = None
+            self._notify(Policy.promoted, self.policy, tracked.request)
+            if tracked.state is RequestState.QUEUED:
+                self._push(self._placement.queue_of(tracked.allowed), tracked, now_s)
+            elif tracked.state is RequestState.PLACED:
+                self._push(self._instances[tracked.instance].queue, tracked, now_s)
+                self._instances[tracked.instance].blocked_first = None
 
     def cancelled(self, request_id: int, now_s: float) -> None:
         """The client of a request has left; an unknown request is ignored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from random import Random
 
@@ -290,6 +291,25 @@ def test_of_an_unknown_function_a_few_requests_at_a_time_go_first(data: st.DataO
             assert policy.rank(request) < policy.rank(known)
         else:
             assert policy.rank(request) > policy.rank(known)
+
+
+def test_a_speculative_request_does_not_go_first_before_it_is_needed() -> None:
+    policy = Kairos()
+    for number in range(FIRST):
+        live(policy, number, "known", f"k{number}")
+    known = QueuedRequest(99, "k", "known", 1, 0.0, 0.0)
+    guesses = [QueuedRequest(100 + n, f"g{n}", "new", 1, 0.0, 0.0) for n in range(TRIALS)]
+    for guess in guesses:
+        policy.arrived(replace(guess, speculative=True))
+    needed = [QueuedRequest(200 + n, f"n{n}", "new", 1, 0.0, 0.0) for n in range(TRIALS)]
+    for request in needed:
+        policy.arrived(request)
+        assert policy.rank(request) < policy.rank(known)
+    policy.promoted(guesses[0])
+    assert policy.rank(guesses[0]) > policy.rank(known)
+    policy.cancelled(needed[0])
+    policy.promoted(guesses[1])
+    assert policy.rank(guesses[1]) < policy.rank(known)
 
 
 def test_a_function_that_ended_is_forgotten() -> None:

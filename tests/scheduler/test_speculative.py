@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from metropolis._core import Profile
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
-from metropolis.policy.base import QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.named import POLICIES, named, names_of
+from metropolis.policy.queue import order_of
 from metropolis.scheduler.base import Command, Place
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.options import PoolOptions
@@ -101,6 +103,51 @@ class Served:
 def test_no_request_waits_behind_a_speculative_one(policy: str, seed: int, instances: int) -> None:
     # A policy that preempts keeps requests at their instance; there this holds for each alone.
     Served(policy, seed, 1 if named(POLICIES, policy)().preempts else instances).run()
+
+
+@pytest.mark.parametrize("policy", [*names_of(POLICIES), "step+kairos"])
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=30, deadline=None)
+def test_speculative_requests_that_only_wait_do_not_reorder_the_others(
+    policy: str, seed: int
+) -> None:
+    """Against a policy that knows nothing of them."""
+    draw, now_s = Random(seed), 0.0
+    with_guesses, without = named(POLICIES, policy)(), named(POLICIES, policy)()
+    waiting: list[QueuedRequest] = []
+    guesses: list[QueuedRequest] = []
+    for number in range(120):
+        now_s += draw.choice([0.0, 0.25, 3.0])
+        program = f"p{draw.randrange(8)}"
+        request = QueuedRequest(
+            *(number, program, draw.choice("fg"), 20, now_s, 0.0),
+            step=draw.randrange(9),
+            stages_left=draw.randint(1, 3),
+            speculative=draw.random() < 0.5,
+        )
+        with_guesses.arrived(request)
+        if request.speculative:
+            guesses.append(request)
+            continue
+        without.arrived(request)
+        waiting.append(request)
+        if draw.random() < 0.7:
+            first = min(waiting, key=partial(order_of, without))
+            waiting.remove(first)
+            began_s, now_s = now_s, now_s + draw.choice([0.5, 1.0, 4.0])
+            for each in (with_guesses, without):
+                each.passed(began_s)
+                each.started(first, began_s)
+                each.passed(now_s)
+                each.completed(ServedRequest(first, 0, began_s, now_s, 1))
+            if not any(one.program == first.program for one in waiting):
+                for guess in [one for one in guesses if one.program == first.program]:
+                    guesses.remove(guess)
+                    with_guesses.cancelled(guess)
+                for each in (with_guesses, without):
+                    each.program_ended(first.program)
+        orders = [sorted(waiting, key=partial(order_of, each)) for each in (with_guesses, without)]
+        assert orders[0] == orders[1]
 
 
 def test_a_policy_that_ranks_speculative_ones_like_others_is_caught(

@@ -36,7 +36,8 @@ class Kairos(Policy):
 
     The first few requests of an unknown function run before all others, to learn its latency soon;
     the rest run last, as the many first stages of a new application would otherwise delay all
-    others under load, long before its first program ends. The paper leaves this open.
+    others under load, long before its first program ends. The paper leaves this open. A speculative
+    request is not among the first before it is needed.
 
     `window`: the number of latest executions that form a function's distribution. Raises
     MetropolisError when it is below FIRST.
@@ -75,10 +76,12 @@ class Kairos(Policy):
         if request.program_arrived_s > self._first_s + _NEW_DAY_S:
             self._first_s = request.program_arrived_s - _DAY_S
             self.version += 1
-        if request.function not in self._places:
-            trial = self._trials.setdefault(request.function, set())
-            if len(trial) < TRIALS:
-                trial.add(request.id)
+        if not request.speculative:
+            self._try(request)
+
+    def promoted(self, request: QueuedRequest) -> None:
+        """Let it run first as one that arrives now."""
+        self._try(request)
 
     def completed(self, served: ServedRequest) -> None:
         """See Policy."""
@@ -107,6 +110,13 @@ class Kairos(Policy):
         self._remaining.pop(function, None)
         if self._trials.pop(function, None):
             self.version += 1
+
+    def _try(self, request: QueuedRequest) -> None:
+        """Let the request run first if its function is unknown and few others of it do."""
+        if request.function not in self._places:
+            trial = self._trials.setdefault(request.function, set())
+            if len(trial) < TRIALS:
+                trial.add(request.id)
 
     def _order(self) -> None:
         self._updated = 0
