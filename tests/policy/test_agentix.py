@@ -186,6 +186,21 @@ def test_what_a_sibling_waited_makes_a_thread_starve_earlier() -> None:
     assert policy.program_times_s("p") == (5.5, 8.5)  # it waits again from 12.5 to 13
 
 
+def test_a_completion_reschedules_only_siblings_that_can_be_promoted() -> None:
+    policy, running = Plas((1.0,), beta=3.0), request(0)
+    policy.arrived(running)
+    policy.arrived(request(1))  # in the first level
+    policy.started(running, 0.0)
+    expected = dict(policy._expected)
+    policy.completed(ServedRequest(running, 0, 0.0, 4.0, 1))
+    assert policy._expected == {1: expected[1]}
+    second = request(2, arrived_s=4.0)
+    policy.arrived(request(3, arrived_s=4.0))
+    run(policy, second, 4.0, 5.0)
+    assert policy._expected[1] == expected[1]
+    assert policy.due_s == 19.0  # 15 = 3 * 5
+
+
 def test_mlfq_promotes_a_call_that_has_waited_too_long() -> None:
     policy, asked = Mlfq((1.0,), promote_s=5.0), request(0)
     policy.arrived(asked)

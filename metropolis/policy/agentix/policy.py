@@ -79,13 +79,13 @@ class Plas(Multilevel):
         self._table[request.program].threads[request.id] = self._calls[request.id]
 
     def completed(self, served: ServedRequest) -> None:
-        """Update the process table and the promotion times of the call's siblings."""
+        """Update the process table and the promotion times of the siblings that have one."""
         call = self._leave(served)
         entry = self._table[call.request.program]
         del entry.threads[call.request.id]
         self.update(entry, call)
         for sibling in entry.threads.values():
-            if not sibling.is_running:
+            if sibling.level and not sibling.is_running:
                 account(sibling, served.completed_s)  # no promotion before now
                 self.expect(sibling)
 
