@@ -9,7 +9,7 @@ from random import Random
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.names import cut
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import call, due_s_of, read
+from metropolis.policy.faults import call, due_s_of, read, reranked_by
 from metropolis.types import MetropolisError
 
 PROGRAMS = 60
@@ -114,6 +114,9 @@ def _live(policy: Policy, served: ServedRequest) -> None:
     _require(
         is_function, "rank must be a function of the request and the versions while it runs, too"
     )
+    ids = reranked_by(policy, sum(seen))
+    is_named = ids is None or request.id in ids or rank == call(Policy.rank, policy, request)
+    _require(is_named, "reranked must name the requests whose ranks have changed")
     _require(due_s_of(policy) > middle_s, "due_s must be in the future after passed")
     call(Policy.preempted, policy, request, middle_s)
     call(Policy.started, policy, request, middle_s)

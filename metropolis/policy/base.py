@@ -8,6 +8,7 @@ engines; all times are on the caller's clock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
@@ -101,6 +102,13 @@ class Policy(ABC):
         A function of `request` and `version`, and of `running_version` while the request runs.
         Raises MetropolisError when the request lacks a field that the rank depends on.
         """
+
+    def reranked(self, since: int) -> Collection[int] | None:  # noqa: ARG002
+        """Ids of the requests whose ranks have changed since the sum of both versions was `since`.
+
+        None: unknown; all are then ranked again.
+        """
+        return None
 
     def arrived(self, request: QueuedRequest) -> None:  # noqa: B027 -- optional
         """`request` has arrived and waits."""

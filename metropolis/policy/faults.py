@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest
@@ -77,6 +77,20 @@ def next_due_s(policy: Policy, now_s: float, *, has_changed: bool) -> float:
         fault = f"has the due_s {due_s:g} after it passed {now_s:g}; it should be later"
         raise PluginError(policy, "due_s", fault)
     return max(due_s, now_s)
+
+
+def versions_of(policy: Policy) -> int:
+    """The sum of the policy's versions, which increases with any change of a rank."""
+    versions: int = read(policy, "version") + read(policy, "running_version")
+    return versions
+
+
+def reranked_by(policy: Policy, since: int) -> Collection[int] | None:
+    """The policy's `reranked`; raises PluginError if it fails or returns anything else."""
+    ids = call(Policy.reranked, policy, since)
+    if ids is None or isinstance(ids, Collection):
+        return ids
+    raise PluginError(policy, "reranked", f"returned {ids!r} in reranked; it should be ids or None")
 
 
 def rank_bits_of(policy: Policy) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, count
+from itertools import accumulate, count, islice
 from math import inf
 
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
@@ -21,6 +22,8 @@ _LEVEL_BITS, _ENTRY_BITS = 8, 40
 _RESOLUTION_S = 1e-6
 _VOID_MAX = 1000
 """Maximum number of void items in `_due` beyond the number of calls."""
+_RERANKED_MAX = 1000
+"""Number of the latest changes of ranks that are kept."""
 
 
 @dataclass(slots=True)
@@ -71,6 +74,8 @@ class Multilevel(Policy):
         self._dues = count()
         self._expected: dict[int, int] = {}
         """The valid item of `_due` by request id; older ones are void."""
+        self._reranked: deque[int] = deque(maxlen=_RERANKED_MAX)
+        """Ids of the calls that changed their level, one for each change of a version."""
 
     @abstractmethod
     def program_times_s(self, program: str) -> tuple[float, float]:
@@ -86,6 +91,13 @@ class Multilevel(Policy):
         if call is None:
             return self._level(self.program_times_s(request.program)[0]) << _ENTRY_BITS
         return call.level << _ENTRY_BITS | call.entered
+
+    def reranked(self, since: int) -> Collection[int] | None:
+        """See Policy."""
+        changes = self.version + self.running_version - since
+        if changes > len(self._reranked):
+            return None
+        return set(islice(reversed(self._reranked), changes))
 
     @property
     def due_s(self) -> float:
@@ -125,6 +137,7 @@ class Multilevel(Policy):
                 self._enter(call, 0)
                 call.waited_s = call.service_s = 0.0
                 self.version += 1
+            self._reranked.append(call.request.id)
             self.expect(call)
 
     def completed(self, served: ServedRequest) -> None:

@@ -31,8 +31,8 @@ _ANY_NUMBER = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
 METHODS = {
     POLICIES: (
         (
-            *("rank", "arrived", "started", "preempted", "promoted", "passed", "completed"),
-            *("cancelled", "program_ended", "function_ended"),
+            *("rank", "reranked", "arrived", "started", "preempted", "promoted", "passed"),
+            *("completed", "cancelled", "program_ended", "function_ended"),
         ),
         "is a metropolis.policy.base.Policy",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from metropolis.policy.base import SPECULATIVE_PRIORITY, Policy, QueuedRequest
-from metropolis.policy.faults import rank_of, read
+from metropolis.policy.faults import rank_of, read, reranked_by, versions_of
 
 DISCARDED_MAX = 1000
 """Maximum number of discarded requests that the heap holds in excess of the waiting ones."""
@@ -26,14 +26,14 @@ def order_of(policy: Policy, request: QueuedRequest) -> _Place:
 
 
 class RequestQueue:
-    """A heap that is rebuilt when the policy's `version` changes.
+    """A heap that ranks again, when the policy's `version` changes, what has been reranked.
 
     Methods that rank raise PluginError when the policy fails or returns an invalid rank.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self._version = policy, 0
-        """`_version`: the policy's version for which the heap is ranked."""
+        self._policy, self._version, self._versions = policy, 0, 0
+        """The policy's version for which the heap is ranked, and the sum of both versions then."""
         self._heap: list[_Place] = []
         """Places, also of discarded requests, whose prompts would take memory if it held them."""
         self._waiting: dict[int, tuple[_Place, QueuedRequest]] = {}
@@ -48,7 +48,7 @@ class RequestQueue:
     def push(self, request: QueuedRequest) -> None:
         """Add a `request` that the policy knows; it replaces one that waits here with its id."""
         if not self._heap:
-            self._version = read(self._policy, "version")
+            self._follow()
         place = order_of(self._policy, request)
         self._waiting[request.id] = place, request
         heapq.heappush(self._heap, place)
@@ -60,13 +60,18 @@ class RequestQueue:
 
     def first(self) -> QueuedRequest:
         """The next request."""
-        if self._version != (version := read(self._policy, "version")):
-            requests = self.requests()
-            heap = [order_of(self._policy, request) for request in requests]
-            self._waiting = {r.id: (place, r) for place, r in zip(heap, requests, strict=True)}
-            self._heap = heap
-            heapq.heapify(self._heap)
-            self._version = version
+        if self._version != read(self._policy, "version"):
+            ids = reranked_by(self._policy, self._versions)
+            if ids is None or self._is_sparse:
+                requests = self.requests()
+                heap = [order_of(self._policy, request) for request in requests]
+                self._waiting = {r.id: (place, r) for place, r in zip(heap, requests, strict=True)}
+                self._heap = heap
+                heapq.heapify(self._heap)
+            else:
+                for id_ in self._waiting.keys() & ids:
+                    self.push(self._waiting[id_][1])
+            self._follow()
         while not self._is_waiting(self._heap[0]):
             heapq.heappop(self._heap)
         return self._waiting[self._heap[0][2]][1]
@@ -81,13 +86,20 @@ class RequestQueue:
     def discard(self, request_id: int) -> None:
         """Remove a request, if it waits here."""
         self._waiting.pop(request_id, None)
-        if len(self._heap) > 2 * len(self._waiting) + DISCARDED_MAX:
+        if self._is_sparse:
             self._heap = [place for place in self._heap if self._is_waiting(place)]
             heapq.heapify(self._heap)
 
     def requests(self) -> list[QueuedRequest]:
         """All waiting requests, in no order."""
         return [self._waiting[place[2]][1] for place in self._heap if self._is_waiting(place)]
+
+    @property
+    def _is_sparse(self) -> bool:
+        return len(self._heap) > 2 * len(self._waiting) + DISCARDED_MAX
+
+    def _follow(self) -> None:
+        self._version, self._versions = read(self._policy, "version"), versions_of(self._policy)
 
     def _is_waiting(self, place: _Place) -> bool:
         waiting = self._waiting.get(place[2])

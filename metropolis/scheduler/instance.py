@@ -8,7 +8,7 @@ from enum import Enum, auto
 from math import inf
 
 from metropolis.policy.base import Policy, QueuedRequest
-from metropolis.policy.faults import PluginError, read
+from metropolis.policy.faults import PluginError, read, reranked_by, versions_of
 from metropolis.policy.queue import RequestQueue, order_of, priority_of
 from metropolis.scheduler.base import InstanceLimits, Reprioritize
 
@@ -62,9 +62,9 @@ class ScheduledInstance:
         """Tokens of the running requests: as last reported, and of those started since."""
         self.is_reported = False
         """Whether `held_tokens` and `is_preemptible` are up to date."""
-        self.blocked_first: tuple[int, int, int] | None = None
-        """(id, version, running_version) of a first request that found no room. It finds none until
-        a request leaves or ranks change, because running requests only grow."""
+        self.blocked_first: tuple[int, int] | None = None
+        """A first request that found no room, as `seen`. It finds none until a request leaves or
+        ranks change, because running requests only grow."""
 
     @property
     def in_flight(self) -> int:
@@ -151,14 +151,25 @@ class ScheduledInstance:
                 tracked.is_preemptible = id_ not in not_preemptible
         self.is_reported = True
 
-    def seen(self) -> tuple[int, int, int]:
-        """What `blocked_first` is compared with; a request waits here."""
-        policy = self._policy
-        return self.queue.first().id, read(policy, "version"), read(policy, "running_version")
+    def seen(self) -> tuple[int, int]:
+        """The id of the first request, which waits here, and the sum of the policy's versions."""
+        return self.queue.first().id, versions_of(self._policy)
+
+    def is_blocked(self) -> bool:
+        """Whether it is known that the first request, which waits here, finds no room."""
+        first, versions = self.seen()
+        if self.blocked_first is None or self.blocked_first[0] != first:
+            return False
+        if self.blocked_first[1] != versions:
+            ids = reranked_by(self._policy, self.blocked_first[1])
+            if ids is None or first in ids or not self.running.keys().isdisjoint(ids):
+                return False
+            self.blocked_first = first, versions
+        return True
 
     def awaits_report(self) -> bool:
         """Whether a request waits here for a report of progress."""
-        return bool(self.queue) and self.needs_report() and self.seen() != self.blocked_first
+        return bool(self.queue) and self.needs_report() and not self.is_blocked()
 
     def needs_report(self) -> bool:
         """Whether the next decision on room depends on progress that is not reported yet."""

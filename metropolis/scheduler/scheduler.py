@@ -299,20 +299,19 @@ class Scheduler(Notifier):
         """
         here = self._instances[index]
         while here.queue:
-            seen = here.seen()
-            if seen == here.blocked_first:
+            if here.is_blocked():
                 return True
             here.blocked_first = None
             if self.preempts and here.needs_report():
                 behind = enumerate(self._instances[index:], index)  # all at once: they are many
                 commands += [Report(other) for other, each in behind if each.awaits_report()]
                 return False
-            tracked = self._requests[seen[0]]
+            tracked = self._requests[here.queue.first().id]
             if not self.preempts or here.has_room(tracked):
                 self._start(tracked, now_s, commands)
             elif not self._make_room(tracked, now_s, commands):
                 if all(each.is_preemptible for each in here.running.values()):
-                    here.blocked_first = seen
+                    here.blocked_first = here.seen()
                 return True
         return True
 

@@ -185,9 +185,9 @@ def test_a_violation_is_an_error_for_users() -> None:
 
 
 NAMES = {
-    "policy": ["version", "running_version", "rank_bits", "due_s", "rank", "arrived", "started",
-               "preempted", "promoted", "passed", "completed", "cancelled", "program_ended",
-               "function_ended"],
+    "policy": ["version", "running_version", "rank_bits", "due_s", "rank", "reranked", "arrived",
+               "started", "preempted", "promoted", "passed", "completed", "cancelled",
+               "program_ended", "function_ended"],
     "dispatcher": ["fleet", "place", "completed", "cancelled", "program_ended", "lost",
                    "preempted"],
 }  # fmt: skip
