@@ -81,5 +81,5 @@ class Watch:
 
 def global_draws() -> tuple[Any, Any]:
     """The state of the global generators of `random` and `numpy.random`."""
-    legacy = np.random.get_state()
-    return random.getstate(), (legacy[1].tobytes(), legacy[2], legacy[3])  # type: ignore[index]
+    legacy: Any = np.random.get_state()  # its declared type differs between releases of numpy
+    return random.getstate(), (legacy[1].tobytes(), legacy[2], legacy[3])
