@@ -129,7 +129,7 @@ HOSTILE = {
     "digits": file_text(dp=77).replace("77", "9" * 5000),
     "negative": file_text(dp=-1, gpus=[]),
     "lists": "[" * 100_000,
-    "objects": file_text()[:-1] + ', "x": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001,
+    "objects": file_text()[:-1] + ', "x": ' + '{"a": ' * 1_000_000 + "1" + "}" * 1_000_001,
     "deep GPUs": file_text(gpus=77).replace("77", "[" * 100_000 + "]" * 100_000),
     "nothing": "",
     "null": "null",
