@@ -19,6 +19,7 @@ from metropolis.runtime.live.result import Interrupted, RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.workers import leases
+from metropolis.workers.claim_worker import ClaimingWorker
 from tests.runtime.purchases import LONG_LEASE_S, Counts, same
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 
@@ -81,12 +82,18 @@ class Slow(Counting):
 def test_leases_that_run_out_under_living_workers_cost_time_only(
     shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
-    steps = 10  # two workers take each other's steps all the time
+    steps = 10  # two workers take each other's steps most of the time
     expected = simulation(Counting(), seed=seed, store="memory").run(steps)
+    # Some leases are long: on a slow machine no step would end within a short one.
+    draw = Random(seed)
+    lease_s = property(lambda _: draw.choice([0.01, 0.01, LONG_LEASE_S]), lambda *_: None)
+    monkeypatch.setattr(ClaimingWorker, "_lease_s", lease_s, raising=False)
     monkeypatch.setattr(leases, "BEATS", 0.25)  # always too late
     where = {"store": shared.url, "out": tmp_path / f"late-{seed}", "workers": 1 + seed % 2}
     run = simulation(Slow(), seed=seed, lease_s=0.01, **where)
     same(run.run(steps), expected)
+    assert run._stored is not None
+    assert run._stored.store.inspect().counts["expired"] > 0
 
 
 @pytest.mark.parametrize("seed", range(3))
