@@ -46,7 +46,7 @@ def check(path: Path, code: str = CODE) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=40,
+        timeout=120,
         env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT}"},
     )
 
