@@ -54,7 +54,8 @@ def write_page(path: Path, sides: Sequence[Side]) -> str | None:
                     "folder instead, or show a shorter run"
                 )
     texts = _texts_of(sides)
-    write_atomically(path, _page_of(page_files(), {**packed, **(texts or {})}))
+    packed |= texts or {}
+    write_atomically(path, _page_of(page_files(), packed))
     if texts is not None:
         return None
     return (

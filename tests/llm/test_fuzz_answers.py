@@ -48,8 +48,8 @@ TIMEOUT_S = 0.3
 PATIENT_S = 60.0
 """Maximum time-out."""
 LIMITS = AnswerLimits(head_bytes=8192, body_bytes=200_000, event_bytes=30_000, time_s=PATIENT_S)
-DEADLINE_S = 30.0 + PATIENT_S
-"""Maximum duration of a call."""
+DEADLINE_S = 30.0
+"""Maximum duration of a call, if twice its time-out is not longer."""
 MEMORY_BYTES = 200 << 20
 FEW, MANY = 100, int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "25000"))
 MARKER = re.compile(r"\[m[0-9]+\]")
@@ -136,7 +136,7 @@ class Fuzz:
         )  # fmt: skip
         got: Completion | None = None
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(max(DEADLINE_S, 2 * timeout_s)):
                 if draw.random() < 0.5:
                     got = await client.call(sent)
                 else:
