@@ -514,3 +514,21 @@ class LeftPlaces:
         radius: float,
         since: int | None,
     ) -> list[tuple[int, list[tuple[int, int]]]]: ...
+
+# --- plain data that may have changed (cpp/bindings/bind_snapshot.cpp)
+
+class Snapshot:
+    """The immutable objects of plain data, and the containers around them.
+
+    Plain data consists of None, truth values, numbers, texts, bytes, dates and times, tuples,
+    lists, dicts, and dataclasses without fields that run code; nothing `matches` other data.
+    """
+
+    def __init__(self, value: object) -> None: ...
+    @property
+    def is_complete(self) -> bool: ...
+    def matches(self, value: object) -> bool:
+        """Whether `value` has the same objects in the same places."""
+
+def have_same_items(before: list[object], now: list[object]) -> bool:
+    """Whether two lists hold the same objects."""

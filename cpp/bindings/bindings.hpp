@@ -8,5 +8,6 @@ void bind_controller(pybind11::module_& m);
 void bind_instance(pybind11::module_& m);
 void bind_left_places(pybind11::module_& m);
 void bind_replay(pybind11::module_& m);
+void bind_snapshot(pybind11::module_& m);
 void bind_speculation(pybind11::module_& m);
 void bind_text(pybind11::module_& m);

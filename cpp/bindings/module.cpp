@@ -24,6 +24,7 @@ PYBIND11_MODULE(_core, m) {
   bind_instance(m);
   bind_left_places(m);
   bind_replay(m);
+  bind_snapshot(m);
   bind_speculation(m);
   bind_text(m);
   refuse_empty_objects(m);

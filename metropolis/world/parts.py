@@ -13,10 +13,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any
 
 import msgspec
+
+from metropolis._core import Snapshot, have_same_items
 
 CHUNK = 16
 """Items per chunk of a list."""
@@ -31,12 +33,14 @@ _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 
 @dataclass(slots=True)
 class PartsCache:
-    """What has been encoded before of lists whose items are all immutable."""
+    """What has been encoded before, and is reused if the value has not changed."""
 
     chunks: dict[str, tuple[list[Any], bytes]] = field(default_factory=dict)
-    """Name of a chunk -> its items and its body."""
+    """Name of a chunk -> its items, all of which are immutable, and its body."""
     lists: dict[str, tuple[list[Any], dict[str, bytes]]] = field(default_factory=dict)
     """Beginning of the names of a list's chunks -> its items and its chunks."""
+    values: dict[str, tuple[Snapshot, bytes]] = field(default_factory=dict)
+    """Name of another part -> a snapshot of its value, and its body."""
 
 
 def to_parts(
@@ -46,8 +50,8 @@ def to_parts(
 ) -> dict[str, bytes]:
     """`value` as JSON, in parts; `encode_other` converts values that JSON does not support.
 
-    A chunk in `cache` with identical, immutable items (frozen dataclasses, tuples, texts, numbers)
-    is reused; newly encoded chunks are added to it.
+    A part in `cache` is reused if its value consists of the same immutable objects (frozen
+    dataclasses, tuples, texts, numbers); newly encoded parts are added to it.
 
     Raises TypeError, ValueError or OverflowError on values that JSON cannot hold, NaN included.
     """
@@ -116,6 +120,25 @@ class _Encoder:
             json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=hook), allow_nan=False)
         return body
 
+    def encode_part(self, name: str, value: Any) -> bytes:
+        """The body of the part `name`, which has no long list."""
+        body = self.encode(value)
+        if type(value) not in _ATOMS:
+            snapshot = Snapshot(value)
+            if snapshot.is_complete:
+                self._cache.values[name] = snapshot, body
+        return body
+
+    def known_part(self, name: str, value: Any) -> bytes | None:
+        """The body of the part `name` if it has been encoded with the same value."""
+        known = self._cache.values.get(name)
+        if known is None:
+            return None
+        if known[0].matches(value):
+            return known[1]
+        del self._cache.values[name]
+        return None
+
     def _may_be_infinite(self, value: Any) -> bool:
         """Whether a null in the JSON of `value` may stand for NaN or infinity.
 
@@ -130,8 +153,8 @@ class _Encoder:
     def encode_list(self, prefix: str, items: list[Any], found: dict[str, bytes]) -> None:
         """Add the chunks of a long list to `found`."""
         lists, chunks = self._cache.lists, self._cache.chunks
-        before, bodies = lists.get(prefix, ((), {}))
-        if len(before) != len(items) or not all(map(is_, before, items)):
+        before, bodies = lists.get(prefix, ([], {}))
+        if not have_same_items(before, items):
             lists.pop(prefix, None)
             bodies = {}
             for first in range(0, len(items), CHUNK):
@@ -143,8 +166,8 @@ class _Encoder:
 
     def _encode_chunk(self, name: str, items: list[Any]) -> bytes:
         chunks = self._cache.chunks
-        before, body = chunks.get(name, ((), b""))
-        if len(before) == len(items) and all(map(is_, before, items)):
+        before, body = chunks.get(name, ([], b""))
+        if have_same_items(before, items):
             return body
         body = self.encode(items)
         if all(map(is_immutable, items)):
@@ -176,12 +199,14 @@ def _split(prefix: str, value: Any, found: dict[str, bytes], encoder: _Encoder) 
         encoder.encode_list(prefix, value, found)
         return
     items = _items(value)
-    for position, (key, item) in enumerate(items.items()):
-        below = prefix + _segment(position, key)
-        if _has_long_list(item):
-            _split(f"{below},", item, found, encoder)
+    for name, item in zip(_names(prefix, tuple(items)), items.values(), strict=True):
+        body = None if type(item) in _ATOMS else encoder.known_part(name, item)
+        if body is not None:
+            found[name] = body
+        elif _has_long_list(item):
+            _split(f"{name[:-1]},", item, found, encoder)
         else:
-            found[f"{below}]"] = encoder.encode(item)
+            found[name] = encoder.encode_part(name, item)
     if not items:
         found[f"{prefix.rstrip(',')}]"] = encoder.encode(value)
 
@@ -192,8 +217,9 @@ def _path(name: str) -> list[Any]:
 
 
 @lru_cache(maxsize=4096)
-def _segment(position: int, key: str) -> str:
-    return f"[{position},{json.dumps(key)}]"
+def _names(prefix: str, keys: tuple[str, ...]) -> list[str]:
+    """The names of the parts into which a value with these keys is split."""
+    return [f"{prefix}[{position},{json.dumps(key)}]]" for position, key in enumerate(keys)]
 
 
 def _has_long_list(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,13 @@ PROFILE_FIELDS = {
 
 CONSTRUCTED = (
     *("Profile", "Request", "InstancePool", "Replay", "Optimism", "Speculation", "LeftPlaces"),
+    "Snapshot",
 )
+
+
+@dataclass
+class Thing:
+    what: Any
 
 
 def profile(draw: Draw) -> Any:
@@ -273,6 +280,20 @@ def use_text(draw: Draw) -> None:
     draw.do("approximate_tokens", draw.one_of("", "two words ", "\u00e9\u2003\ud800", "x" * 99))
 
 
+def use_snapshot(draw: Draw) -> None:
+    value = [draw.whole(0, 3), {"a": draw.junk()}, (draw.number(0, 1),), Thing(draw.junk())]
+    snapshot = draw.do("Snapshot", value)
+    draw.get("Snapshot.is_complete", snapshot)
+    draw.attempt(
+        [
+            lambda: draw.do("Snapshot.matches", snapshot, draw.one_of(value, value[:3], value[0])),
+            lambda: draw.do("have_same_items", draw.one_of(value, []), draw.one_of(value, [])),
+            lambda: setattr(value[3], "what", draw.junk()),
+        ],
+        6,
+    )
+
+
 def use_anything(draw: Draw) -> None:
     """Any public name with any arguments; objects created without a constructor."""
     name = draw.random.choice(public_names(draw.core))
@@ -328,5 +349,6 @@ CASES = (
     use_simulate,
     use_replay,
     use_text,
+    use_snapshot,
     use_anything,
 )
