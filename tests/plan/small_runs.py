@@ -19,7 +19,7 @@ from metropolis.plan.schedule import Schedule, ScheduleStage, StageNode
 
 MACHINE = Machine(gpus=4)
 SAMPLING = Sampling()
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 QUESTIONS, DOCUMENTS, PARTS = 12, 3, 3
 APPLICATION = Application(
     "small",
