@@ -110,6 +110,10 @@ class CallLog:
         self._ancestors: list[int] = []
         """Bit set per call: the calls that it waited for, directly or not."""
         self._ended: list[int] = []
+        self._latest: tuple[object, tuple[frozenset[int], int]] = None, (frozenset(), 0)
+        """The argument and the result of `latest`: the calls of a wave wait for the same ones."""
+        self._parents: tuple[object, tuple[CallId, ...]] = None, ()
+        """What the last call waited for, as indices and as ids."""
 
     def joined(self, others: Iterable[CallLog]) -> CallLog:
         """A log that continues this one and `others`, of other agents in the same step."""
@@ -128,20 +132,21 @@ class CallLog:
 
     def resolving(self) -> Strand:
         """The strand of the first task of `World.resolve`, which waits for all ended calls."""
-        return Strand(self, self.latest(self._ended)[0], [])
+        return Strand(self, self.latest(frozenset(self._ended))[0], [])
 
-    def latest(self, calls: Iterable[int]) -> tuple[frozenset[int], int]:
+    def latest(self, calls: frozenset[int]) -> tuple[frozenset[int], int]:
         """The `calls` that are not ancestors of others; the bit set of ancestors and calls."""
-        calls = set(calls)
-        if not calls:
-            return frozenset(), 0
-        ancestors = 0
-        for index in calls:
-            ancestors |= self._ancestors[index]
-        latest = frozenset(index for index in calls if not ancestors >> index & 1)
-        for index in latest:
-            ancestors |= 1 << index
-        return latest, ancestors
+        if self._latest[0] is not calls:
+            ancestors = 0
+            for index in calls:
+                ancestors |= self._ancestors[index]
+            latest = frozenset(index for index in calls if not ancestors >> index & 1)
+            if len(latest) == len(calls):
+                latest = calls
+            for index in latest:
+                ancestors |= 1 << index
+            self._latest = calls, (latest, ancestors)
+        return self._latest[1]
 
     def last_function(self, calls: Iterable[int]) -> str | None:
         """The function of the call that ended last; None without calls.
@@ -159,7 +164,7 @@ class CallLog:
     def add(
         self,
         agent: AgentId,
-        parents: Iterable[int],
+        parents: frozenset[int],
         ancestors: int,
         function: str,
         model: str,
@@ -167,10 +172,11 @@ class CallLog:
     ) -> int:
         """Record that a call is sent; returns its index."""
         own_calls = self.calls.setdefault(agent, [])
-        waited = tuple(sorted(self._ids[parent] for parent in parents))
+        if self._parents[0] is not parents:
+            self._parents = parents, tuple(sorted(self._ids[parent] for parent in parents))
         self._ids.append((agent, len(own_calls)))
         self._ancestors.append(ancestors)
-        own_calls.append(CallRecord(function, model, waited, self.clock(), prompt=prompt))
+        own_calls.append(CallRecord(function, model, self._parents[1], self.clock(), prompt=prompt))
         return len(self._ids) - 1
 
     def end(self, index: int, completion: Completion | None) -> CallRecord:

@@ -207,7 +207,7 @@ class _Worker:
         """Make a call of an execution; its log shows the call even if the execution is lost."""
         request, log = replace(called.request, speculative=not one.sure), one.llm.log
         model = request.model or self._client.backend.name
-        index = log.add(one.number, (), 0, request.function, model, None)
+        index = log.add(one.number, frozenset(), 0, request.function, model, None)
         completion: Completion | None = None
         try:
             async with aclosing(self._pieces(request, is_stream=called.is_stream)) as items:
