@@ -28,10 +28,16 @@ bool is_plain_attribute(PyTypeObject* type, PyObject* name) {
          Py_TYPE(found)->tp_descr_get == nullptr;
 }
 
+// Whether instances have attributes only: a list with fields has items as well.
+bool has_attributes_only(PyTypeObject* type) {
+  while ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0) type = type->tp_base;
+  return type == &PyBaseObject_Type;
+}
+
 Fields read_fields(PyTypeObject* type) {
   const py::handle kind(reinterpret_cast<PyObject*>(type));
   Fields fields;
-  if (type->tp_getattro != PyObject_GenericGetAttr) return fields;
+  if (type->tp_getattro != PyObject_GenericGetAttr || !has_attributes_only(type)) return fields;
   if (!py::hasattr(kind, "__dataclass_fields__")) return fields;
   for (const py::handle field : py::module_::import("dataclasses").attr("fields")(kind)) {
     fields.names.push_back(field.attr("name"));

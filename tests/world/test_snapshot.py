@@ -130,6 +130,11 @@ class WithGetattr:
 
 
 @dataclass
+class WithItems(list[int]):
+    a: int = 1
+
+
+@dataclass
 class Incomplete:
     a: int = field(init=False)
 
@@ -138,7 +143,7 @@ class Incomplete:
     "value",
     [
         *({1}, np.zeros(2), object(), Text("a"), int, 1j, WithGetattr(), Incomplete()),
-        WithProperty.__new__(WithProperty),
+        *(WithProperty.__new__(WithProperty), WithItems()),
     ],
 )
 def test_other_data_matches_nothing(value: Any) -> None:
