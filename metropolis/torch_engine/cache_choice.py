@@ -25,7 +25,10 @@ from metropolis.types import MetropolisError
 
 @dataclass(frozen=True, slots=True)
 class ReuseOrder:
-    """What a request says of another model's cache; the gateway adds it."""
+    """A request's order to start from the cache of the model `sender`; the gateway adds it.
+
+    `recompute` are the bands of layers that the request's own model computes.
+    """
 
     sender: str
     recompute: tuple[Band, ...] = ()
@@ -36,13 +39,13 @@ class Origin:
     """What a prefill started from."""
 
     cached_tokens: int = 0
-    """Of the model's own cache."""
+    """Leading prompt tokens from the model's own cache."""
     reused_tokens: int = 0
-    """Of another model's, after those."""
+    """Tokens after those, from another model's cache."""
     reused_bytes: int = 0
-    """KV of the layers that were not recomputed, and inputs (E) of the bands."""
+    """Size of what was reused: KV of the layers not recomputed, and inputs (E) of the bands."""
     sender: str = ""
-    """The other model, if one was used."""
+    """The model whose cache was reused; empty: none."""
 
 
 class CacheChoice:

@@ -21,9 +21,9 @@ class _Row:
     """A sequence."""
 
     tokens: int
-    """So far."""
+    """Current length."""
     most_tokens: int
-    """In the end, at most."""
+    """Maximum final length."""
     has_inputs: bool
 
 

@@ -45,7 +45,7 @@ class _Sequence:
     request: GenerationRequest
     receive: Receiver
     most_tokens: int
-    """Of prompt and answer."""
+    """Maximum length of prompt and answer together."""
     sampler: Sampler
     text: AnswerText
     arrived_s: float

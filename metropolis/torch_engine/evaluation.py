@@ -53,7 +53,7 @@ def reuse_qualities(
 def _scores(
     model: Model, data: Questionnaire, passage: Passage, kv: KV, metric: Metric
 ) -> list[float]:
-    """Of the passage's questions, answered from the context's `kv`."""
+    """The score of each question of `passage`, answered from the context's `kv`."""
     scores = []
     for begin in range(0, len(passage.questions), BATCH):
         batch = passage.questions[begin : begin + BATCH]

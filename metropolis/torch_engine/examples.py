@@ -29,10 +29,10 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Question(NamedTuple):
-    """What follows the context in a prompt."""
+    """What follows the context in a prompt, and the right answer."""
 
     tokens: Tensor
-    """At least one."""
+    """(n,), with n >= 1."""
     answer: str
 
 
@@ -40,7 +40,7 @@ class Passage(NamedTuple):
     """A context and its questions, as tokens on the device of the models."""
 
     context: Tensor
-    """The tokens that all prompts begin with."""
+    """(n,): the tokens with which the prompts of all `questions` begin."""
     questions: list[Question]
 
 
@@ -49,11 +49,11 @@ class Questionnaire(NamedTuple):
 
     passages: list[Passage]
     answer_tokens: int
-    """Of the longest answer and what ends it."""
+    """Length of the longest right answer, including the token that ends it."""
 
     @property
     def questions(self) -> int:
-        """Their number."""
+        """Number of questions."""
         return sum(len(passage.questions) for passage in self.passages)
 
     @property

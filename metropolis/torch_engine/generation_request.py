@@ -21,9 +21,9 @@ class GenerationRequest:
 
     model: str
     prompt: Sequence[int]
-    """Tokens, at least one."""
+    """Token ids, at least one."""
     max_tokens: int | None = None
-    """Greatest length of the answer; None: the engine's default, or less if that is too long."""
+    """Maximum length of the answer; None: the engine's default, or less if that is too long."""
     sampling: Sampling = field(default_factory=Sampling)
     stops: Sequence[str] = ()
     schema: Mapping[str, Any] | None = None
@@ -31,11 +31,11 @@ class GenerationRequest:
     ignores_end: bool = False
     """Whether end tokens do not end the answer."""
     priority: int = 0
-    """Smaller ones first, then by arrival."""
+    """Smaller priorities run first; ties go by arrival."""
     reuse: ReuseOrder | None = None
-    """None: the engine's own plug-in chooses."""
+    """The other model's cache to start from; None: the engine's plug-in chooses."""
     id: str | None = None
-    """By which its client may abort it."""
+    """The id with which the client may abort the request."""
 
 
 Finish = Literal["stop", "length", "abort"]
@@ -43,14 +43,14 @@ Finish = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is new of an answer."""
+    """The next piece of an answer."""
 
     text: str
     tokens: int
-    """Of the answer so far."""
+    """Number of tokens of the answer so far."""
     origin: Origin
     finish: Finish | None = None
 
 
 Receiver = Callable[[Output | MetropolisError], None]
-"""Gets the outputs in order; an error or an output with `finish` is the last."""
+"""Receives the outputs in order; an error or an output with `finish` is the last."""

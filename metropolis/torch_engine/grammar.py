@@ -18,7 +18,7 @@ class Grammars:
     def __init__(self, tokenizer: Any, end_token: int | None) -> None:
         self._tokenizer, self._end_token = tokenizer, end_token
         self._prepared: Any = None
-        """Of llguidance; preparing it takes a second."""
+        """llguidance's tokenizer, created on first use: that takes a second."""
 
     def matcher(self, schema: Mapping[str, Any]) -> Matcher:
         """A matcher of `schema` without white space. Raises MetropolisError if there is none."""
@@ -46,7 +46,7 @@ class Grammars:
 
 
 class Matcher:
-    """The tokens that may follow."""
+    """Tells which tokens may come next in an answer that follows a schema."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher

@@ -17,20 +17,20 @@ class KV:
     """
 
     keys: Sequence[Tensor]
-    """By layer: batch, kv_heads, tokens, head_dim."""
+    """By layer: (batch, kv_heads, tokens, head_dim)."""
     values: Sequence[Tensor]
-    """Likewise."""
+    """By layer: (batch, kv_heads, tokens, head_dim)."""
     inputs: Mapping[int, Tensor] = field(default_factory=dict)
-    """E, the input of a layer before its norm, by layer: batch, tokens, hidden."""
+    """Layer -> its input before the norm (E): (batch, tokens, hidden); only of kept layers."""
 
     @property
     def tokens(self) -> int:
-        """Their number."""
+        """Number of tokens."""
         return int(self.keys[0].shape[2])
 
     @property
     def bytes(self) -> int:
-        """The size of all tensors."""
+        """Size of all tensors in bytes."""
         return sum(one.nbytes for one in (*self.keys, *self.values, *self.inputs.values()))
 
     def part(self, begin: int, end: int) -> KV:
@@ -42,7 +42,7 @@ class KV:
         )
 
     def copy(self) -> KV:
-        """The same in memory of its own."""
+        """A copy that shares no memory with this one."""
         return KV(
             [each.clone(memory_format=torch.contiguous_format) for each in self.keys],
             [each.clone(memory_format=torch.contiguous_format) for each in self.values],

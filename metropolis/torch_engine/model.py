@@ -30,17 +30,17 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A causal language model of the architecture of Llama."""
+    """A causal language model with Llama's architecture."""
 
     name: str
     network: Any
     """A LlamaForCausalLM, or one whose modules have the same names and meaning."""
     tokenizer: Any = None
-    """Of transformers; not needed where tokens go in and out."""
+    """A tokenizer of transformers; None is enough where prompts and answers are tokens."""
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes of the model."""
         config = self.network.config
         return Shape(
             layers=config.num_hidden_layers,
@@ -52,14 +52,14 @@ class Model:
 
     @property
     def vocabulary(self) -> int:
-        """Its tokens are below this."""
+        """Size of the vocabulary; token ids are smaller."""
         return int(self.network.config.vocab_size)
 
     @property
     def positions(self) -> int:
-        """The largest number of tokens of a prompt and its answer.
+        """Maximum number of tokens of a prompt and its answer.
 
-        At most its sliding window, within which it equals attention to all tokens.
+        Limited to the sliding window, if there is one: within it, attention covers all tokens.
         """
         config = self.network.config
         window = getattr(config, "sliding_window", None)
@@ -73,18 +73,18 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device that holds the weights."""
         return self.network.device
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers."""
+        """Bytes of one token's keys and values in all layers."""
         shape = self.shape
         return 2 * shape.layers * shape.kv_heads * shape.head_dim * self._number_bytes
 
     @property
     def input_bytes_per_token(self) -> int:
-        """The input (E) of one layer."""
+        """Bytes of one token's input (E) to one layer."""
         return self.shape.hidden * self._number_bytes
 
     @property

@@ -18,31 +18,33 @@ from metropolis.torch_engine.model import Model, run_layer
 
 
 class Start(NamedTuple):
-    """What is known of a prompt's leading tokens. Caches of one prompt serve a batch, too."""
+    """The caches of a prompt's leading tokens. Caches of one prompt can also serve a batch."""
 
     own: Sequence[KV] = ()
-    """The model's KV of the first tokens, in consecutive parts."""
+    """The model's own KV of the first tokens, in consecutive parts."""
     lent: Sequence[KV] = ()
-    """Another model's of the tokens that follow; with its inputs (E) where bands start."""
+    """Another model's KV of the tokens after `own`, with the inputs (E) of each band's first
+    layer."""
     recompute: Sequence[Band] = ()
-    """The layers that the model computes for those tokens, from the other's input of each band's
-    first layer; from its own embeddings at layer 0."""
+    """The layers that the model computes itself for the tokens of `lent`. A band starts from the
+    other model's input (E) of its first layer; a band at layer 0 starts from the model's own
+    embeddings."""
 
 
 class Prefilled(NamedTuple):
     """The result of a prefill."""
 
     logits: Tensor
-    """Of the last token: batch, vocabulary, in fp32. No row if the caches have all tokens."""
+    """(batch, vocabulary) in fp32, of the last token; no rows if the caches have all tokens."""
     kv: KV
-    """Of all tokens. It has the inputs (E) that were asked for, unless a cache lacks them."""
+    """KV of all tokens, with the requested inputs (E) unless a cache lacks them."""
 
 
 NOTHING = Start()
 
 
 def all_inputs(layers: int) -> tuple[Band, ...]:
-    """For `recompute`: KV of every layer is the model's projection of the other's E (§5.2)."""
+    """A `recompute` with which every layer's KV is computed from the other model's E (§5.2)."""
     return tuple(Band(layer, layer) for layer in range(layers))
 
 

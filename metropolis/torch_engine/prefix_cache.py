@@ -10,7 +10,7 @@ from itertools import count
 from metropolis.torch_engine.kv import KV
 
 OUTDATED_MAX = 1000
-"""Outdated entries of the heap, beside one for each node, that are not removed yet."""
+"""Maximum number of outdated heap entries in excess of the number of nodes."""
 
 
 @dataclass(eq=False, slots=True)

@@ -35,9 +35,9 @@ class Profile(NamedTuple):
 
     plan: Plan
     points: list[PlanPoint]
-    """All choices that were evaluated: no layer, and every band of the search."""
+    """All evaluated choices: no recomputed layer, and every band of the search."""
     differences: list[LayerDifference]
-    """By layer."""
+    """The caches' differences, one per layer in order."""
 
 
 def profile(

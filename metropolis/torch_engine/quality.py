@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 Metric = Callable[[str, str], float]
-"""Of an answer and the right one."""
+"""(answer, right answer) -> the quality of the answer, from 0 to 1."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -57,7 +57,7 @@ class Message(msgspec.Struct):
     tool_calls: Any = None
 
     def plain(self, number: int) -> dict[str, str]:
-        """As chat templates take it; raises MetropolisError if it is no text."""
+        """The message as chat templates expect it; raises MetropolisError if it is not text."""
         parts = [] if self.content is None else self.content
         if isinstance(parts, str):
             parts = [Part("text", parts)]

@@ -19,11 +19,11 @@ class Sampling:
     """How the tokens of one answer are chosen."""
 
     temperature: float = 1.0
-    """Below TEMPERATURE_MIN: the most likely token."""
+    """Below TEMPERATURE_MIN the most likely token is chosen."""
     top_p: float = 1.0
-    """Only the most likely tokens that together have this probability."""
+    """Choose only among the most likely tokens that together have this probability."""
     seed: int | None = None
-    """The same seed, logits and settings give the same tokens."""
+    """The same seed, logits and settings give the same tokens; None: a random seed."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Sampler:
 
     sampling: Sampling
     matcher: Matcher | None = None
-    """What the answer must match."""
+    """Restricts the answer to a schema; None: any answer."""
     _generator: torch.Generator = field(default_factory=torch.Generator)
 
     def __post_init__(self) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 INCOMPLETE = "�"
 """Stands for the bytes of a character whose other bytes have not arrived."""
 CHARACTER_TOKENS = 4
-"""The tokens of one character, at most."""
+"""Maximum number of tokens of one character."""
 WINDOW_TOKENS = 32
-"""Tokens that are decoded together, if they form no whole character for so long."""
+"""Maximum number of tokens that are decoded together while they form no whole character."""
 
 
 class AnswerText:
@@ -20,22 +20,22 @@ class AnswerText:
         self._tokenizer, self._stops = tokenizer, stops
         self._tokens: list[int] = []
         self._begin = self._end = 0
-        """The tokens from `begin` to `end` are decoded together with later ones, as their text may
-        depend on them; the text of those before `end` is in `_held` or was returned."""
+        """The tokens in [begin, end) are decoded together with later ones, whose text may depend
+        on them. The text of all tokens before `end` has been returned or is in `_held`."""
         self._decoded_characters = 0
-        """Of the tokens from `end` on, likewise."""
+        """Characters of the tokens from `end` on that have been returned or are in `_held`."""
         self._held = ""
         """Text that may be the beginning of a stop."""
         self.is_stopped = False
         """Whether a stop was found."""
 
     def add(self, token: int) -> str:
-        """The text that is certain with one more token."""
+        """Add a token; return the new text that later tokens cannot change."""
         self._tokens.append(token)
         return self._certain(self._decoded())
 
     def finish(self) -> str:
-        """The rest."""
+        """Return the rest of the text: there are no more tokens."""
         text = self._certain(self._decoded(is_last=True))
         if self.is_stopped:
             return text

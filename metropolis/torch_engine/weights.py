@@ -20,8 +20,8 @@ LENGTH_DEPENDENT = ("dynamic", "longrope")
 def load_model(name: str, folder: Path, device: str = "cpu", dtype: str = "auto") -> Model:
     """Load a model and its tokenizer for inference.
 
-    `dtype`: `float32`, `bfloat16`, `float16`, or `auto` for that of the folder. Raises
-    MetropolisError if it cannot be loaded, or its architecture is none that the engine runs.
+    `dtype` is `float32`, `bfloat16`, `float16`, or `auto` for the precision of the folder. Raises
+    MetropolisError if the model cannot be loaded or the engine does not support its architecture.
     """
     if not (folder / "config.json").is_file():
         raise MetropolisError(
