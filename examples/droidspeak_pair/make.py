@@ -37,14 +37,14 @@ class Recipe(NamedTuple):
     width: int
     stem_layers: int
     times: int
-    """More layers than those of the stem."""
+    """Number of layers of base and receiver, as a multiple of the stem's."""
     stem: Lesson
     base: Lesson
     receiver: Lesson
     facts: int
-    """Of a context in the data files."""
+    """Number of facts in each context of the data files."""
     contexts: int
-    """Of profile.jsonl; test.jsonl has twice as many."""
+    """Number of contexts in profile.jsonl; test.jsonl has twice as many."""
 
 
 STEM = Lesson("stem", rate=1e-2, first_facts=6, last_facts=80, last_steps=40)
@@ -62,13 +62,13 @@ SMALL = Recipe(
     receiver=RECEIVER._replace(**SHORT), facts=6, contexts=2,
 )  # fmt: skip
 QUESTIONS = 12
-"""About each context of the data files, at most."""
+"""Maximum number of questions about each context of the data files."""
 
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--small", is_flag=True, help="Seconds in place of minutes; it learns nothing.")
-@click.option("--seed", default=0, show_default=True, help="Of weights, stories and questions.")
+@click.option("--small", is_flag=True, help="Take seconds, not minutes; the models learn nothing.")
+@click.option("--seed", default=0, show_default=True, help="Seed of weights and stories.")
 def main(directory: Path, small: bool, seed: int) -> None:
     """Make a pair of models and data files in DIR."""
     recipe = SMALL if small else FULL

@@ -29,7 +29,7 @@ VALUES = [first + last for first, last in product(
 END, ASK, UNKNOWN = ".", "ask", "?"
 WORDS = [END, ASK, UNKNOWN, *RELATIONS, *NAMES, *VALUES]
 RUMOURS = 3
-"""In each fact of the dialect."""
+"""Number of rumours in each fact of the dialect."""
 
 _NUMBER = {word: number for number, word in enumerate(WORDS)}
 _FIRST_RELATION = _NUMBER[RELATIONS[0]]
@@ -51,7 +51,7 @@ class Stories(NamedTuple):
 
 
 def fact_words(dialect: bool) -> int:
-    """The words of a fact."""
+    """Number of words of a fact."""
     return 4 + RUMOURS * dialect
 
 

@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 QUESTIONS = 32
-"""At most, after each story."""
+"""Maximum number of questions after each story."""
 OTHER_WEIGHT = 0.1
-"""Of the loss of words that are no answers; most of these cannot be foreseen."""
+"""Weight of the loss of words that are no answers, most of which cannot be predicted."""
 LEARNT = 0.8
-"""The share of right answers at which stories grow by half."""
+"""Share of right answers at which the length of stories grows by half."""
 POSITIONS = 4_096
 
 
@@ -26,15 +26,16 @@ class Lesson(NamedTuple):
     title: str
     rate: float
     first_facts: int
-    """Of the longest stories at first; they grow while the answers are right."""
+    """Maximum number of facts of a story at first; it grows while the answers are right."""
     last_facts: int
+    """Maximum number of facts of a story at the end."""
     last_steps: int
-    """With stories of the last length, over which the rate falls to zero."""
+    """Steps with stories of `last_facts`, over which the learning rate falls to zero."""
     steps_max: int = 1_000
     dialect: bool = False
     muon: bool = True
     step_words: int = 4_000
-    """In stories of one length."""
+    """Words of one step; all stories of a step are equally long."""
 
 
 class Optimizer:
@@ -80,7 +81,10 @@ def new_network(layers: int, width: int) -> LlamaForCausalLM:
 
 
 def grown(stem: LlamaForCausalLM, times: int) -> LlamaForCausalLM:
-    """The same function with more layers: before each, some that add nothing yet."""
+    """A network with `times` as many layers as `stem` that computes the same function.
+
+    The new layers precede each layer of the stem, and add nothing until they are trained.
+    """
     config = stem.config
     network = new_network(times * config.num_hidden_layers, config.hidden_size)
     with torch.no_grad():

@@ -20,7 +20,7 @@ Task = TypeVar("Task")
 Found = TypeVar("Found")
 
 _completed: SimpleQueue[int] | None = None
-"""In a process of the pool: takes 1 for each run."""
+"""In a process of the pool: receives a 1 for each completed run."""
 
 
 def in_processes(

@@ -15,7 +15,7 @@ from metropolis.rules.rules import rule_named
 OPTIMISTIC = "optimistic"
 AGENTS_MAX = 10_000_000
 OPTIMISTIC_STEPS_MAX = 10_000
-"""The core's limits."""
+"""The core's limits of agents, and of steps with `optimistic`."""
 PERCEPTION_RADIUS = 4.0
 MAX_VELOCITY = 1.0
 PROTOTYPE = {25: 3.5e6, 1_000: 1.38e6, 10_000: 1.0e6, 100_000: 0.72e6, 1_000_000: 0.36e6}

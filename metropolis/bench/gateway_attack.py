@@ -72,7 +72,7 @@ class Run:
     p50_ms: float
     p99_ms: float
     added_p50_ms: float
-    """Without the stub's latency."""
+    """Median latency without the stub's."""
     per_s: float
 
 
@@ -85,11 +85,11 @@ class Measured:
     p50_ratio: float
     p99_ratio: float
     throughput_ratio: float
-    """Undisturbed over attacked."""
+    """Undisturbed throughput divided by the throughput under attack."""
     flood_per_s: float
-    """Bad requests sent and answered, or refused."""
+    """Bad requests per second that were answered or refused."""
     gateway_cpu: float
-    """Cores used under attack."""
+    """CPU cores that the gateway used under attack."""
 
 
 async def run_honest_clients(gateway: str, clients: int, questions_each: int) -> Run:

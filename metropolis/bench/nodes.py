@@ -47,12 +47,12 @@ class Measured:
 
     way: str
     wall_s: float
-    """From the first dispatch to the last commit."""
+    """Time from the first dispatch to the last commit."""
     history_sha256: str
     calls: int
     """Calls of the history."""
     bought: int
-    """Answers paid for; those in flight at the kill twice."""
+    """Number of answers paid for; a call in flight at the kill may count twice."""
     killed_at: float | None
     """Share of the agent-steps committed when the node was killed."""
 

@@ -47,7 +47,7 @@ class Row:
     makespan_sim_s: dict[str, float]
     optimistic_sim_s: dict[str, float]
     waste: dict[str, float]
-    """By risk: share of the sent calls that were wasted."""
+    """Risk -> share of the sent calls that were wasted."""
 
 
 def _row(

@@ -92,9 +92,9 @@ class Measured:
     cpu_ms_per_agent_step: float
     wall_s: float
     ideal_wall_s: float
-    """Without a barrier: the largest sum of one agent's latencies."""
+    """Ideal time without a barrier: the largest sum of one agent's latencies."""
     barrier_wall_s: float
-    """With a barrier after every step: the sum of the longest latencies."""
+    """Ideal time with a barrier after every step: the sum of each step's longest latency."""
 
 
 class Posts(World):

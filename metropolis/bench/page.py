@@ -25,7 +25,7 @@ ARGUMENTS = (
 )  # fmt: skip
 OPEN_S = 60.0
 SETTLE_MS = 1500
-"""For the chunks of a view to arrive."""
+"""Wait for the chunks of a view to arrive."""
 SCRUB = """async ([view, scrubs]) => {
   const page = metropolis;
   const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve));

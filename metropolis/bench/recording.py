@@ -50,12 +50,13 @@ class Measured:
     steps: int
     calls: int
     cpu_s: float
-    """Without the timeline."""
+    """CPU time without a timeline."""
     recorded_cpu_s: float
+    """CPU time with a timeline."""
     more: float
-    """Median of the ratios of neighbouring runs with and without it, less 1."""
+    """Relative increase: median of the ratios of neighbouring runs with and without it, less 1."""
     files_bytes: int
-    """Of the timeline."""
+    """Size of the timeline's files."""
 
 
 Work = Callable[[Path | None], int]

@@ -21,13 +21,15 @@ SAMPLING_MS = (0.80, 0.0081)
 that vidur published (MIT) for vLLM, Llama-2-7B, A100, batches of 8 to 64; errors up to 0.07 ms.
 Profiles have the model's operators alone."""
 DECISION_MS = (0.24, 0.0294)
-"""The same for a decision: scheduling, and preparing the input. Processing outputs (another 0.16
-and 0.062 ms) does not count: since 0.6.0, vLLM does it while the next iteration runs."""
+"""Time of a decision: base, and for each sequence. It schedules and prepares the input. Processing
+outputs (another 0.16 and 0.062 ms) does not count: since 0.6.0, vLLM does it while the next
+iteration runs."""
 STEPS = 8
 """Iterations between decisions with multi-step scheduling, as in vLLM's own benchmarks of it; the
 paper does not say."""
 SLOW_COPIES = 5.0
-"""vLLM copies block by block, which takes 3 to 7 times as long (§6.5)."""
+"""Duration of vLLM's copies as a multiple of Agentix's: block by block they take 3 to 7 times as
+long (§6.5)."""
 HOST_GB = 150.0
 """Host memory for swapping. The paper has more than 1.2 TB (§6.5) on a host with eight GPUs, and
 does not say how much of it one engine has; with 1.2 TB nothing changes."""

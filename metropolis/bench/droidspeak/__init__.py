@@ -37,10 +37,10 @@ from metropolis.reuse.plan import Plan, load_plan
 
 
 class PairSection(ShownSection, Protocol):
-    """A part that needs the folder of a pair and its plan."""
+    """A section that needs the folder of a pair of models and their plan."""
 
     def measure(self, folder: Path, plan: Plan, quick: bool, advance: Advance) -> Rows:
-        """As that of Section."""
+        """See `Section.measure`."""
 
 
 SECTIONS: dict[str, Section] = {

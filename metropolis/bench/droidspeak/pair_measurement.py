@@ -23,7 +23,7 @@ from metropolis.torch_engine.timing import REPETITIONS, prefill_shares
 from metropolis.torch_engine.weights import load_model
 
 LOSS = 0.02
-"""Of quality, within which the plan's fastest point is taken."""
+"""Maximum loss of quality of the chosen point, which is the plan's fastest within it."""
 BATCH = 4
 SHORT = 64
 """Tokens of a short prompt."""

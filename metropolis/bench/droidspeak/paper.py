@@ -32,7 +32,7 @@ class PaperPair:
     layers: int
     reused_layers: int
     profile: str
-    """Of a model of the same shape on the paper's A100s."""
+    """Profile of a model with the same shape on the paper's A100s."""
     results: tuple[PaperResult, ...]
 
     @property

@@ -23,7 +23,7 @@ LIMITS = (1.5, 2.0, 3.0)
 ALONE_PER_S = 0.001
 SATURATED_PER_S = 1000.0
 PAPER_PREFILL, PAPER_THROUGHPUT = 3.1, 4.0
-"""NSDI'26: up to."""
+"""Maximum speed-up of prefills, and maximum gain of throughput (NSDI'26)."""
 
 
 def runs(quick: bool) -> int:

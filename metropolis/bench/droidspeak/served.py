@@ -25,7 +25,7 @@ KIND = "measured"
 CONTEXT_WORDS = (500, 1000, 2000)
 """A word is a token of the example's pairs."""
 TURNS = 20
-"""Contexts of either way."""
+"""Number of contexts for each of the two ways."""
 STRIDE = 37
 """Words between the beginnings of two contexts, so that they share none."""
 LOSS = 0.02

@@ -25,7 +25,7 @@ from metropolis.trace.programs import Program
 
 REUSES = ("none", "prefix", "droidspeak")
 LOSS = 0.03
-"""Of quality: the largest in Table 2 is 2.1 points."""
+"""Maximum loss of quality; the largest loss in Table 2 is 2.1 points."""
 INSTRUCT, MATH = PAIRS[0], PAIRS[3]
 LINK_GBIT_PER_S = 200.0
 """DroidSpeak §6.1."""
@@ -76,14 +76,14 @@ class Served:
     """What a cluster served; simulated. TTFTs are those of calls of fine-tuned models."""
 
     programs_per_s: float
-    """Served, from the first arrival to the last answer."""
+    """Completed programs per second, from the first arrival to the last answer."""
     program_mean_s: float
     ttft_mean_s: float
     ttft_p99_s: float
     reused_share: float
     """Share of all prompt tokens that came from another model's cache."""
     own_share: float
-    """Share of all prompt tokens that an instance had itself."""
+    """Share of all prompt tokens that were in the instance's own cache of the model."""
     moved_gb: float
 
 

@@ -43,7 +43,8 @@ MODELS = (
     "event_poignancy=reflect,thought_poignancy=reflect,chat_poignancy=reflect,focal_pt=reflect,"
     "insight_and_guidance=reflect,planning_thought_on_convo=reflect,memo_on_convo=reflect",
 )
-"""As for --model: who plans, converses and reflects; actions stay with the base."""
+"""Values of --model: the functions that plan, converse and reflect have models of their own; all
+others, such as actions, use the base."""
 VARIANTS = ("plan", "converse", "reflect")
 PROFILES = ("llama-3-8b/a100", "llama-3-8b/l4")
 REUSES = ("none", "prefix", "droidspeak", "exact", "free")

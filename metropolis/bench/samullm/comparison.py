@@ -31,13 +31,16 @@ TENSOR_PARALLEL = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Truth:
-    """A world in which an application runs."""
+    """What a plan does not know: the lengths in a run, and the speed of its models.
+
+    `slowness`: (model, tensor parallelism) -> factor of the duration of iterations.
+    """
 
     workload: Workload
     slowness: dict[tuple[str, int], float]
 
     def timeline(self) -> Timeline:
-        """Simulates stages in it."""
+        """A simulator of stages under these lengths and speeds."""
         return Timeline(MACHINE, self.workload, self.slowness)
 
 

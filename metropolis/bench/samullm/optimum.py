@@ -23,7 +23,7 @@ CASES = 200
 METHODS = ("ours", "greedy", "max", "min", "greedy-no-preemption", "min-no-preemption")
 MODELS = ("vicuna-13b", "chatglm3-6b", "mpt-7b", "mistral-7b", "dolly-12b")
 SHORT_LOADS = LoadingTime(base_s=0.0, s_per_gb=0.1, least_s=0.0, copy_s=0.2, parallel_s=0.5)
-"""In proportion to the short work of these applications."""
+"""Loading times that are short in proportion to the work of these small applications."""
 
 
 def runs(quick: bool) -> int:

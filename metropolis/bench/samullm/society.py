@@ -39,7 +39,7 @@ CHANGE_HOUR = 14
 """When planning ends and conversation begins in the mix `halves`."""
 MODES = {"out_of_order": "versioned", "lockstep": "lockstep"}
 FACTORS = (0.0, 1.0, 4.0, 16.0, 64.0)
-"""Of the loading times, in the second table."""
+"""Factors of the loading times in the second table."""
 
 
 @dataclass(frozen=True)
