@@ -19,11 +19,11 @@ from metropolis.plan.workload import Workload
 
 @dataclass(frozen=True)
 class MethodResult:
-    """The schedule of a method, and how it turns out."""
+    """The schedule of a method, and the durations of its simulated runs."""
 
     schedule: Schedule
     search_s: float
-    """Measured."""
+    """Measured time of the search."""
     runs_s: tuple[float, ...]
     """Durations of simulated runs, each with lengths that the search did not know."""
 

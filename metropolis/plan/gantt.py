@@ -19,7 +19,7 @@ COLOURS = (
 LETTERS = ascii_uppercase + ascii_lowercase
 LOADING, IDLE = "░", "·"
 TICK_COLUMNS = 16
-"""The least distance of two marks on the time axis."""
+"""Minimum distance of two marks on the time axis, in columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Bar:
     gpus: Gpus
     begins_s: float
     loaded_s: float
-    """The end of its loading."""
+    """Time at which the model is loaded."""
     ends_s: float
 
     @property

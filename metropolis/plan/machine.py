@@ -76,8 +76,9 @@ class EngineOverhead:
     """What an engine adds to each iteration, beside the work of the GPUs."""
 
     iteration_ms: _Overhead = 0.0
+    """Added to each iteration."""
     sequence_ms: _Overhead = 0.0
-    """For each sequence of the batch."""
+    """Added to each iteration for each sequence of its batch."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class Machine:
     """(model, tp) -> profile, for models whose profiles are not derived from the architecture."""
     loading: LoadingTime = LoadingTime()
     loading_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    """(model, tp) -> measured loading time of one copy. Further copies take more as by `loading`,
-    but `most_s` is no bound: it is an estimate."""
+    """(model, tp) -> measured loading time of one copy. The time of further copies is added as by
+    `loading`, without the bound `most_s`, which is an estimate."""
     overhead: EngineOverhead = EngineOverhead()
     tp_max: int = 8
 

@@ -18,7 +18,7 @@ from metropolis.plan.machine import ExecutionPlan
 Gpus: TypeAlias = tuple[tuple[int, ...], ...]
 """The GPUs of each copy."""
 SUBSETS_MAX = 4096
-"""Subsets of the models that are tried: all of 12 models."""
+"""Maximum number of subsets of models that are tried; 12 models have as many."""
 
 
 def shown_gpus(gpus: Gpus) -> str:

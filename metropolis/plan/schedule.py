@@ -30,15 +30,15 @@ class StageNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: Gpus
     """The GPUs of each copy."""
     loads: bool
-    """Whether it is loaded at the beginning of the stage."""
+    """Whether the model is loaded at the beginning of the stage."""
     loaded_s: float
-    """When it begins to answer."""
+    """Time at which the model can answer, in seconds since the start of the application."""
     finishes: bool
-    """Whether it finishes at the end of the stage."""
+    """Whether the node finishes at the end of the stage."""
 
     @property
     def plan(self) -> ExecutionPlan:
-        """Its execution plan."""
+        """The execution plan of the model."""
         return ExecutionPlan(self.dp, self.tp)
 
 
@@ -49,11 +49,11 @@ class ScheduleStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ends_s: float
     nodes: dict[str, StageNode]
     boundary: Boundary | None = None
-    """When it ends if no node finishes before."""
+    """The condition that ends the stage if no node finishes before."""
 
     @property
     def planned(self) -> PlannedStage:
-        """What is to run, and until when."""
+        """The plans and the boundary, without times and placement."""
         return PlannedStage({name: each.plan for name, each in self.nodes.items()}, self.boundary)
 
 

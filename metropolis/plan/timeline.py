@@ -23,7 +23,7 @@ from metropolis.plan.workload import Workload
 from metropolis.sim.profiles import COSTS
 
 Stage: TypeAlias = Mapping[str, ExecutionPlan]
-"""Node -> plan."""
+"""Node -> execution plan."""
 
 
 ROUNDING_S = 1e-6
@@ -31,14 +31,14 @@ ROUNDING_S = 1e-6
 
 
 class Boundary(NamedTuple):
-    """A stage ends before a node finishes: when this one has so few open requests."""
+    """Ends a stage as soon as `node` has at most `open_requests` open requests."""
 
     node: str
     open_requests: int
 
 
 class PlannedStage(NamedTuple):
-    """A stage, and when it ends if no node finishes before."""
+    """A stage, and the boundary at which it ends if no node finishes before."""
 
     plans: Stage
     boundary: Boundary | None = None
@@ -51,9 +51,9 @@ class Started:
     plan: ExecutionPlan
     gpus: Gpus
     loaded_s: float
-    """When it begins to answer."""
+    """Time at which the model can answer."""
     remaining: Remaining
-    """When it was loaded."""
+    """The requests that were open when the model was loaded."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Moment:
 
     time_s: float
     remaining: Mapping[str, Remaining]
-    """Unfinished nodes that do not run."""
+    """Node -> its open requests, of unfinished nodes that do not run."""
     running: Mapping[str, Started]
     completed_s: Mapping[str, Times]
-    """When the requests of each node were complete; infinite for those of a node that has not been
-    interrupted since, and for open ones."""
+    """Node -> (n,): the time at which each request was completed; infinite for open requests, and
+    for requests that a running node has completed since it was loaded."""
 
     @property
     def unfinished(self) -> set[str]:
@@ -116,23 +116,23 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Outlook:
-    """A stage that begins at a moment, up to its end."""
+    """The predicted course of a stage, from its beginning to its end."""
 
     moment: Moment
     """The beginning of the stage, with its nodes running."""
     predictions: Mapping[str, Prediction]
     boundary_s: float = np.inf
-    """When its boundary is reached."""
+    """Time at which the boundary is reached; infinite if never."""
 
     @property
     def ends_s(self) -> float:
-        """When the first node finishes, or at the boundary; infinite if neither comes."""
+        """Time at which the first node finishes or the boundary is reached; infinite if never."""
         finished_s = (each.finished_s for each in self.predictions.values())
         return min(self.boundary_s, *finished_s, np.inf)
 
     @property
     def flops(self) -> float:
-        """Operations until then."""
+        """Operations done in the stage."""
         begins_s, ends_s = self.moment.time_s, self.ends_s
         return sum(each.flops_between(begins_s, ends_s) for each in self.predictions.values())
 
@@ -161,10 +161,10 @@ class Timeline:
         ] = {}
         self._profiles: dict[tuple[str, int], Profile] = {}
         self.simulated_requests = self.outlooks = 0
-        """Effort so far."""
+        """Effort of the search so far."""
 
     def start(self) -> Moment:
-        """The beginning."""
+        """The moment before the first stage."""
         remaining = {name: Remaining.all_of(each) for name, each in self.workload.items()}
         never = {name: np.full(len(each), np.inf) for name, each in self.workload.items()}
         return Moment(0.0, remaining, {}, never)

@@ -24,16 +24,17 @@ Times: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Remaining:
-    """The requests of a node that are not complete; m of its n rows."""
+    """The requests of a node that are not complete: m of its n requests."""
 
     workload: NodeWorkload
     rows: Counts
+    """(m,): the rows of these requests in `workload`, ascending."""
     generated: Counts
-    """Tokens that each has; it is not complete."""
+    """(m,): the tokens generated so far for each request."""
 
     @classmethod
     def all_of(cls, workload: NodeWorkload) -> Remaining:
-        """The whole workload."""
+        """All requests of a workload, without generated tokens."""
         count = len(workload)
         return cls(workload, np.arange(count), np.zeros(count, dtype=np.int64))
 
@@ -63,16 +64,16 @@ class Run:
 
     remaining: Remaining
     completed_s: Times
-    """When each of the rows is complete; infinite for those whose needs are never met."""
+    """(m,): time at which each request is complete; infinite if its needs are never met."""
     first_token_s: Times
 
     @cached_property
     def finished_s(self) -> float:
-        """When all are complete."""
+        """Time at which all requests are complete."""
         return float(self.completed_s.max(initial=0.0))
 
     def flops_until(self, until_s: float) -> float:
-        """Operations by then, each request's evenly from its first to its last token."""
+        """Operations done by `until_s`, spread evenly from each request's first to last token."""
         if until_s >= self.finished_s:
             return self.remaining.flops
         times, flops = self._curve

@@ -20,7 +20,10 @@ Counts: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Needs:
-    """Requests of a node that contain answers of another: rows of this one, rows of that one."""
+    """The requests of a node that contain answers of the node `node`: k pairs.
+
+    `rows` are (k,) rows of the requests, `answers` (k,) rows of the answers in `node`.
+    """
 
     node: str
     rows: Counts

@@ -30,9 +30,9 @@ PROBE_S = 10.0
 RESPONSE_S = 5.0
 """Timeout of this probe; shorter than that of a check, whose end looks like a failing server."""
 HANG_S = 120.0
-"""An engine that has not responded for that time hangs."""
+"""An engine that has not responded for this time is considered hanging."""
 KILL_S = 30.0
-"""Longest wait for the end of a killed process: a device may hold it."""
+"""Longest wait for the end of a killed process, which a device may delay."""
 LOG_BYTES = 4096
 START = "--- "
 """Begins the line of the log with the command of a new process."""

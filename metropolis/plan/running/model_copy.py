@@ -17,23 +17,23 @@ from metropolis.plan.running.engine_command import EngineCommand
 from metropolis.types import MetropolisError
 
 DEATHS_MAX = 3
-"""Ends of engines that end the run: of a copy in a row, without an answer between them, or with the
-same request in flight."""
+"""The run ends after so many deaths of engines: of one copy in a row, without an answer in between,
+or each time with the same request in flight."""
 SUSPECTS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How engines are used."""
+    """Limits of requests and times of engines."""
 
     at_once: int = 256
-    """Requests in flight for each copy."""
+    """Maximum requests in flight for each copy."""
     drain_s: float = 5.0
-    """Time for the requests in flight when a copy is stopped."""
+    """Maximum time that a copy waits for its requests in flight when it is stopped."""
     wait_s: float = 1800.0
-    """Time for an engine to answer after its start."""
+    """Maximum time from the start of an engine until it answers."""
     answer_s: float = 3600.0
-    """Time for an answer."""
+    """Maximum time of one answer."""
 
 
 class ModelCopy:
@@ -58,9 +58,9 @@ class ModelCopy:
         self._command, self._ports, self._log_file = command, ports, log_file
         self._options, self._losses, self._log = options, losses, log
         self.engine: Engine | None = None
-        """None while it does not answer."""
+        """The engine of the copy; None while there is none that answers."""
         self.in_flight: dict[int, asyncio.Task[bool]] = {}
-        """By the index of the request."""
+        """Index of a request in flight -> its task."""
         self.deaths = 0
         """Deaths of engines in a row, without an answer in between."""
         self.is_stopping = False
@@ -143,14 +143,14 @@ class RunningNode:
     gpus: Gpus
     copies: list[ModelCopy] = field(default_factory=list)
     ready_s: float | None = None
-    """When all of its copies had answered for the first time, or it was stopped before that; since
-    the start of the run."""
+    """Time at which all copies had answered for the first time, or the node was stopped before
+    that, in seconds since the start of the run."""
 
     def free_copy(self, open_requests: int) -> ModelCopy | None:
         """The copy with the fewest requests in flight; None if none can take one.
 
-        None has more than its share of the node's open requests: the first copy to answer would
-        take all.
+        No copy gets more than its share of the node's open requests: otherwise the first copy to
+        answer would take all of them.
         """
         share = -(-open_requests // len(self.copies))
         free = [copy for copy in self.copies if copy.has_room(share)]

@@ -39,23 +39,23 @@ from metropolis.types import MetropolisError
 NOTICE_S = 0.5
 """Pause after a failed request, in which the end of its engine is noticed."""
 PAUSE_MAX_S = 30.0
-"""Longest pause after a failure; they begin with half a second and double."""
+"""Longest pause after a failure; the first pause takes half a second, and each one doubles."""
 ENDING_S = 30.0
-"""How long the process of an unreachable engine may take to end; later, the request has failed."""
+"""Maximum time in which the process of an unreachable engine ends; then the request has failed."""
 FAILURES_MAX = 3
-"""Failures of a request, by engines that continue to run, that end the run: bad or late answers."""
+"""The run ends after so many bad or late answers to one request, from engines that still run."""
 REFUSALS_MAX = 12
-"""The same for engines that are too busy or fail (429, 5xx): after about three minutes."""
+"""The run ends after so many answers 429 or 5xx to one request, which take about three minutes."""
 SAVE_S = 2.0
 """Interval at which the record is written."""
 
 
 @dataclass(frozen=True)
 class Reports:
-    """Receives what happens."""
+    """Functions that are called with what happens in a run."""
 
     log: Callable[[str], None] = lambda _: None
-    """Stages, and engines that die."""
+    """Called with a sentence for each stage and each engine that dies."""
     answered: Callable[[], object] = lambda: None
     """Called after every answer."""
 
@@ -81,7 +81,7 @@ class Runner:
         folder.use_paths({name: commands[model].path for name, model in self._models.items()})
         self._follower = Follower(folder.record.planned.planned, self._fits)
         self.running: dict[str, RunningNode] = {}
-        """The nodes on GPUs."""
+        """Node -> its state on GPUs."""
         self._ports = Ports()
         self._boundary: Boundary | None = None
         """The boundary of the current stage, until it is reached."""

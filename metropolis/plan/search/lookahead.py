@@ -53,7 +53,7 @@ class Lookahead:
         self._stages_max = STAGES_MAX + len(timeline.workload)
         self.ends_s = inf
         self.stages: list[PlannedStage] = []
-        """The best so far."""
+        """The stages of the best schedule so far, which ends at `ends_s`."""
 
     def run(self) -> list[PlannedStage]:
         """The stages of the best schedule found."""

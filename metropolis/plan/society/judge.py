@@ -17,7 +17,7 @@ from metropolis.runtime.replays.replay import ReplayResult, Setting, replay
 from metropolis.trace.schema import Trace
 
 CALLS_MAX = 12_000
-"""Maximum calls, about, of the stretch that is replayed in place of a phase."""
+"""Approximate maximum of calls in the sample that is replayed in place of a phase."""
 
 
 @dataclass(frozen=True)

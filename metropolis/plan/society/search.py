@@ -68,19 +68,19 @@ class SocietyPlan:
     even: Candidate
     fixed: Candidate
     changing: Candidate | None
-    """None: no change was expected to pay."""
+    """The plan that changes over the day; None: no change was expected to pay."""
     replays: int
     """The number of replays, of samples and of the whole trace."""
     search_wall_s: float
 
     @property
     def candidates(self) -> list[Candidate]:
-        """The simplest first."""
+        """The candidates, the simplest first."""
         return [each for each in (self.even, self.fixed, self.changing) if each is not None]
 
     @property
     def best(self) -> Candidate:
-        """The fastest; of equally fast ones the simplest."""
+        """The fastest candidate; the simplest of equally fast ones."""
         return min(self.candidates, key=lambda each: each.makespan_sim_s)
 
 
