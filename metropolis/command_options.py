@@ -74,18 +74,18 @@ INSTANCE = click.option(
     "--instance",
     metavar="[NAME=]PROFILE[:COUNT]",
     multiple=True,
-    help="Instead of --instances and --profile: one instance, or COUNT, of this profile. It hosts "
-    "the model NAME, or else serves every model. Repeat the option for a fleet of different "
-    "instances.",
+    help="Instead of --instances and --profile: one instance, or COUNT instances, of this profile. "
+    "They host the model NAME; without a NAME they serve every model. Repeat the option for a "
+    "fleet of different instances.",
 )
 
 MODEL = click.option(
     "--model",
     metavar="[FUNCTION=]NAME",
     multiple=True,
-    help="The model of all calls, of those of FUNCTION, or of those of an agent with @AGENT=NAME. "
-    "May be repeated, and FUNCTION=NAME,FUNCTION=NAME is possible; an agent's model takes "
-    "precedence over that of a function.",
+    help="The model of all calls (NAME), of the calls of a function (FUNCTION=NAME), or of the "
+    "calls of an agent (@AGENT=NAME). May be repeated, or written FUNCTION=NAME,FUNCTION=NAME. "
+    "An agent's model takes precedence over that of a function.",
 )
 
 WORLD_OPTION = click.option(

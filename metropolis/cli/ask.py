@@ -33,7 +33,7 @@ from metropolis.world.scenario import Scenario
     metavar="SPEC",
     default="scripted",
     show_default=True,
-    help="The model that answers, as for metropolis run; scripted: the world's offline author.",
+    help="The model that answers, as in `metropolis run`; scripted: the world's offline author.",
 )
 @MODEL
 @click.option("--trust", is_flag=True, help="Run the world that the folder of another user names.")

@@ -80,7 +80,7 @@ EQUAL_ONLY = "no_dependency"
     type=CommaSeparated(),
     default="all",
     show_default=True,
-    help="Stretches of the simulated day, like 6-7,12-13.",
+    help="Parts of the simulated day, like 6-7,12-13; each is replayed separately.",
 )
 @click.option(
     "--policy",
@@ -121,8 +121,8 @@ EQUAL_ONLY = "no_dependency"
     type=Speculation(),
     metavar="off|auto|0..1",
     default="auto",
-    help="Mode optimistic: greatest chance of being wrong at which an agent still runs ahead; "
-    f"auto: {AUTO_RISK.most:g}, less under load.",
+    help="Mode optimistic: an agent runs ahead if its chance of being wrong is at most this. auto: "
+    f"{AUTO_RISK.most:g}, and less under load.",
     show_default=True,
 )
 @click.option("--prefix-reuse", is_flag=True, help="Let instances reuse KV of shared prefixes.")

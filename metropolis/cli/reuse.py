@@ -54,11 +54,11 @@ def show(path: Path, as_json: bool) -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The plan file.")
 @click.option(
     "--metric", type=click.Choice(list(METRICS)), default="exact_match", show_default=True,
-    help="The measure of answers' quality.",
+    help="Measure of the quality of answers.",
 )  # fmt: skip
 @click.option(
     "--loss", type=Number(0, 1), default=0.02, show_default=True,
-    help="The loss of quality within which the fastest point is named.",
+    help="Maximum loss of quality of the point that is recommended as the fastest.",
 )  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, help="Device: cpu or cuda.")
 @click.option("--figures", type=OutputFolder(), help="A folder for figures.")

@@ -87,8 +87,8 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
     metavar="SPEC",
     default="scripted",
     show_default=True,
-    help="The model: the URL of a server, sglang:URL, openai:URL, vllm:URL, replay:RUN or "
-    "replay:JOURNAL, the answers of an earlier run, or scripted: the world's own offline author.",
+    help="The model: the URL of a server, sglang:URL, openai:URL or vllm:URL; replay:RUN or "
+    "replay:JOURNAL for the answers of an earlier run; scripted for the world's offline author.",
 )
 @MODEL
 @click.option(
@@ -101,8 +101,8 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
     "--engine",
     metavar="URL",
     multiple=True,
-    help="Instead of --llm: an engine behind a gateway in this process, as for metropolis gateway. "
-    "Repeat the option for more.",
+    help="Instead of --llm: the URL of an engine, as in `metropolis gateway`, behind a gateway in "
+    "this process. Repeat the option for more engines.",
 )
 @click.option(
     "--policy",
@@ -176,14 +176,18 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
     help="Maximum calls in flight.",
 )
 @click.option(
-    "--timeout", type=_POSITIVE, default=300, show_default=True, help="Seconds for one answer."
+    "--timeout",
+    type=_POSITIVE,
+    default=300,
+    show_default=True,
+    help="Maximum seconds of one answer.",
 )
 @click.option(
     "--patience",
     type=Number(0, 1e9),
     default=PATIENCE_S,
     show_default=True,
-    help="Seconds to wait for a server that is unreachable mid-run.",
+    help="Maximum seconds to wait for a server that is unreachable during the run.",
 )
 @click.option("--requests-per-minute", type=_COUNT, help="Rate limit of the server.")
 @click.option("--tokens-per-minute", type=_COUNT, help="Rate limit of the server.")

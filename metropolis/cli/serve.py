@@ -67,7 +67,7 @@ command.add_command(serve_torch)
 )  # fmt: skip
 @click.option(
     "--wait-s", type=Number(1), default=1800.0, show_default=True,
-    help="Maximum seconds until the server answers.",
+    help="Maximum seconds from the start until the server answers.",
 )  # fmt: skip
 @click.option("--log", type=click.Path(path_type=Path), help="Write the server's log to this file.")
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)

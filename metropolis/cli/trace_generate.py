@@ -98,10 +98,12 @@ def generate_command(
     "paths", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option("--copies", type=click.IntRange(1, _AGENTS_MAX), help="Number of towns.")
-@click.option("--agents", type=click.IntRange(1, _AGENTS_MAX), help="Or the number of agents.")
+@click.option(
+    "--agents", type=click.IntRange(1, _AGENTS_MAX), help="Number of agents, instead of --copies."
+)
 @click.option(
     "--shift-s", type=Number(0, 3600 * _HOURS_MAX), default=900.0, show_default=True,
-    help="Maximum time shift of a town, earlier or later, in simulated seconds.",
+    help="Maximum shift of a town's day in time, earlier or later, in simulated seconds.",
 )  # fmt: skip
 @click.option(
     "--hours",

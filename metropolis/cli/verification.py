@@ -21,13 +21,14 @@ _OPTIONS = (
     click.option(
         "--verify",
         is_flag=True,
-        help="At the end, run again in lockstep from the journal's answers, and compare.",
+        help="At the end, repeat the run in lockstep with the journal's answers, and compare.",
     ),
     click.option(
         "--verify-steps",
         metavar="N",
         type=click.IntRange(1),
-        help="Verify at most N steps; of a longer run, those after checkpoints drawn by its seed. "
+        help="Verify at most N steps. Of a longer run, verify parts that begin at checkpoints, "
+        "which its seed draws. "
         f"[default: as many as make {AGENT_STEPS_MAX:,} agent-steps]",
     ),
 )

@@ -45,11 +45,11 @@ SIMULATED = "simulated, with other output lengths"
 @click.option("--out", type=OutputFolder(), help="Folder of the run and its answers.")
 @click.option(
     "--schedule", "schedule_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="The schedule to follow, of `metropolis plan show --out`. [default: a new one]",
+    help="A schedule that `metropolis plan show --out` wrote. [default: search for a new one]",
 )  # fmt: skip
 @click.option(
     "--method", type=click.Choice(METHODS), default=OURS, show_default=True,
-    help="How a new schedule is found.",
+    help="Search method for a new schedule.",
 )  # fmt: skip
 @click.option(
     "--engine-command", metavar="COMMAND",
@@ -76,16 +76,16 @@ SIMULATED = "simulated, with other output lengths"
 )  # fmt: skip
 @click.option(
     "--drain-s", type=Number(0), default=5.0, show_default=True,
-    help="Seconds that requests in flight have when their copy is stopped; then they are sent "
-    "again, to another.",
+    help="When a copy of a model is stopped, wait this many seconds for its requests in flight; "
+    "then send them to another copy.",
 )  # fmt: skip
 @click.option(
     "--wait-s", type=Number(1), default=1800.0, show_default=True,
-    help="Maximum seconds until an engine answers.",
+    help="Maximum seconds from the start of an engine until it answers.",
 )  # fmt: skip
 @click.option(
     "--answer-s", type=Number(1), default=3600.0, show_default=True,
-    help="Maximum seconds of an answer.",
+    help="Maximum seconds of one answer.",
 )  # fmt: skip
 @click.option(
     "--simulate", is_flag=True,

@@ -34,15 +34,15 @@ from metropolis.types import MetropolisError
 @click.argument("path", metavar="APP", type=click.Path(path_type=Path))
 @click.option(
     "--method", "methods", type=click.Choice(METHODS), multiple=True,
-    help="The method whose schedule is shown. Repeat the option to compare others with it. "
-    "[default: all; ours is shown]",
+    help="Search method whose schedule is shown. Repeat the option to compare it with further "
+    "methods. [default: all; ours is shown]",
 )  # fmt: skip
 @click.option(
     "--draws", type=click.IntRange(0, 10_000), default=20, show_default=True,
     help="Simulated runs of each schedule, with other output lengths.",
 )  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the lengths."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of output lengths."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="A file for the schedule shown.")
 @click.option("--figures", type=OutputFolder(), help="A folder for figures.")

@@ -55,7 +55,7 @@ class Phases(click.ParamType[int | None]):
 @click.option("--gpu", type=NamedChoice(GPUS), default="a100-80g", show_default=True)
 @click.option(
     "--phases", type=Phases(), default="auto", show_default=True,
-    help="Into how many phases the day is cut; auto: by its mix of models.",
+    help="Number of phases of the day; auto: as many as its mix of models suggests.",
 )  # fmt: skip
 @click.option(
     "--mode", type=NamedChoice(("out_of_order", "lockstep")), default="out_of_order",
@@ -64,7 +64,7 @@ class Phases(click.ParamType[int | None]):
 @click.option("--hours", default="all", show_default=True, help="A part of the day, like 6-18.")
 @click.option(
     "--replays", type=click.IntRange(0, 10_000), default=REPLAYS_MAX, show_default=True,
-    help="How many replays of samples the search may take.",
+    help="Maximum number of replays of samples in the search.",
 )  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def command(
