@@ -21,54 +21,57 @@ LABEL_KEYS = ("doing", "action", "activity", "status")
 TEXT_LETTERS = 2000
 """Longer texts are cut in the viewer."""
 SAYS, THINKS = "says", "thinks"
-"""The kinds of moments that events of speech and thoughts become; others keep the event's kind."""
+"""The kinds of moments that show speech and thoughts; other moments have their event's kind."""
 
 
 class Memories(msgspec.Struct, frozen=True):
-    """Where an agent's saved mind keeps what it remembers: a list of objects."""
+    """The form of the memories in an agent's saved mind: a list of objects, one per memory."""
 
     path: str
     """Keys that lead to the list, separated by dots."""
     text: str = "text"
-    """Key of the text of an object of the list."""
+    """Key of a memory's text."""
     kind: str = "kind"
-    """Key of its category."""
+    """Key of a memory's category."""
     created_s: str = "created_s"
-    """Key of the time at which it was made: simulated seconds since the midnight before step 0."""
+    """Key of a memory's time: simulated seconds since the midnight before step 0."""
     triple: tuple[str, str, str] = ("subject", "predicate", "object")
-    """Keys of the parts of its event."""
+    """Keys of subject, predicate and object of a memory's event."""
     importance: str = "importance"
-    """Key of its importance, from 1 to 10."""
+    """Key of a memory's importance, from 1 to 10."""
     evidence: str = "evidence"
-    """Key of a list of numbers of objects of the list, from 0, on which it is based."""
+    """Key of the indices, in the list, of the memories on which a memory is based."""
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """Where an agent's saved mind keeps the plan of a day: lists of objects, in order of time."""
+    """The form of the day's plan in an agent's saved mind: lists of objects in order of time."""
 
     hours: str
     """Keys that lead to the entries of the whole day, separated by dots."""
     tasks: str
-    """Keys that lead to the entries that are planned in detail."""
+    """Keys that lead to the entries that are planned in detail, separated by dots."""
     what: str = "what"
-    """Key of the text of an entry."""
+    """Key of an entry's text."""
     start_s: str = "start_s"
-    """Key of its begin: simulated seconds since the midnight before step 0."""
+    """Key of an entry's beginning: simulated seconds since the midnight before step 0."""
     end_s: str = "end_s"
-    """Key of its end."""
+    """Key of an entry's end: simulated seconds since the midnight before step 0."""
 
 
 class Appearance(msgspec.Struct, frozen=True):
-    """Keys into the recorded data of a world."""
+    """The keys with which the viewer finds what to show in the recorded data of a world.
+
+    `label`, `emoji`, `place` and `asleep` are keys of a body's state.
+    """
 
     label: str | None = None
-    """Key of a body's state: what the agent does; None: the first of `LABEL_KEYS` that exists."""
+    """Key of a text: what the agent does. None: the first of `LABEL_KEYS` that exists."""
     emoji: str = "emoji"
-    """Key of a body's state."""
+    """Key of an emoji for what the agent does."""
     place: str = "place"
-    """Key of a body's state: the name of the place at which the agent is."""
+    """Key of the name of the place at which the agent is."""
     asleep: str = "asleep"
-    """Key of a body's state."""
+    """Key of a boolean: whether the agent is asleep."""
     speech: dict[str, str] = {}
     """Kind of event -> key of its data that contains what its source says."""
     dialogue: dict[str, str] = {}
@@ -76,26 +79,27 @@ class Appearance(msgspec.Struct, frozen=True):
     thought: dict[str, str] = {}
     """Kind of event -> key of its data that contains what its source thinks."""
     told: dict[str, str] = {}
-    """Kind of event -> key of its data that contains the name or names of the listeners; without
-    it, all who perceive the event are listeners."""
+    """Kind of event -> key of its data that contains the name or names of the listeners. Of kinds
+    that are not listed, all agents who perceive the event are listeners."""
     memories: Memories | None = None
-    """None: the texts and numbers of an agent's saved mind."""
+    """None: the viewer shows the texts and numbers of an agent's saved mind as its memories."""
     details: dict[str, str] = {}
     """Field of an agent in the viewer of Generative Agents -> keys that lead to its value in the
     agent's saved mind, separated by dots."""
     factors: dict[str, float] = {}
-    """Field of `details` -> what its number is multiplied with, if that viewer has another unit."""
+    """Field of `details` -> the factor that converts its number to the unit of that viewer."""
     addresses: dict[str, list[str]] = {}
-    """Such a field -> keys that lead to the parts of a place below the map's name."""
+    """Field of an agent in the viewer of Generative Agents that is a place -> keys that lead to the
+    parts of the place's name below the map, from the largest."""
     goal: str = ""
-    """Keys that lead to the tile to which the agent is on its way, [x, y]."""
+    """Keys that lead to the tile [x, y] to which the agent walks, separated by dots."""
     partner: str = ""
     """Keys that lead to the name of the agent with whom it is in conversation."""
     until_s: list[str] = []
     """Keys that lead to the time at which the activity is planned to end, in simulated seconds
     since the midnight before step 0; the first one that exists counts."""
     schedule: Schedule | None = None
-    """None: no mind keeps a plan of the day."""
+    """None: minds have no plan of the day."""
     places: str = ""
     """Keys that lead to the places that the agent knows, {sector: {arena: [object]}}."""
 

@@ -130,7 +130,7 @@ Tables: TypeAlias = Mapping[str, Sequence[Mapping[str, str | float]]]
 
 
 class UnsupportedError(MetropolisError):
-    """The agents of a world do not define an optional method."""
+    """The agents of a world do not define an optional method that was called."""
 
 
 class Agent(ABC):
@@ -185,10 +185,10 @@ class Agent(ABC):
         )
 
     def whisper(self, text: str) -> None:  # noqa: ARG002
-        """Take `text`, said by an inner voice, for a thought of its own.
+        """Treat `text`, which an inner voice says, as a thought of the agent itself.
 
-        `metropolis whisper` calls it between two steps, in a branch. Raises UnsupportedError unless
-        overridden.
+        `metropolis whisper` calls this method between two steps of a branch. Raises
+        UnsupportedError unless overridden.
         """
         raise UnsupportedError(
             f"agents of this world hear no whispers: {type(self).__name__}.whisper is not defined"
@@ -231,7 +231,7 @@ class Agent(ABC):
 
 
 def facts_of(world: World) -> dict[str, object]:
-    """Facts for notebooks; None where a subclass has not set an attribute yet."""
+    """Facts about the world for notebooks; None for attributes that a subclass has not set yet."""
     return {
         "perception radius": getattr(world, "perception_radius", None),
         "joint radius": world.joint_radius,

@@ -41,7 +41,10 @@ class Cells:
 
 @lru_cache(maxsize=4096)
 def _square(position: Position, radius: float, size: float) -> tuple[Cell, ...]:
-    """The cells of the plane, `size` wide, within `radius` of a position: most agents stay."""
+    """The cells of the plane, `size` wide, within `radius` of a position.
+
+    Cached, because most agents stay where they are.
+    """
     far, (x, y) = radius + _ROUNDING, position
     columns = range(floor((x - far) / size), floor((x + far) / size) + 1)
     rows = range(floor((y - far) / size), floor((y + far) / size) + 1)

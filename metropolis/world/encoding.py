@@ -68,7 +68,7 @@ def check_actions(step: Step, actions: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value that msgspec does not support to one that it does (its `enc_hook`)."""
+    """Convert a value that msgspec does not support to a supported one; for its `enc_hook`."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -55,7 +55,7 @@ def freeze(value: Any) -> Any:
 def checked_text(text: str) -> str:
     """`text`. Raises MetropolisError if it cannot be written to a file.
 
-    Half of a character is no text: JSON and `surrogateescape` can make one.
+    A lone surrogate cannot be encoded in UTF-8; JSON and `surrogateescape` can produce one.
     """
     if not text.isascii():
         try:
@@ -78,7 +78,7 @@ def thaw(value: Any) -> Any:
 
 
 def _frozen_items(items: Any, whose: str, *names: str) -> Any:
-    """`items` as by `freeze`; an error says `whose` they are, with `names` in its places."""
+    """`freeze(items)`, with errors that name the owner: the format `whose` filled with `names`."""
     try:
         return freeze(items)
     except RecursionError:
@@ -119,7 +119,7 @@ def checked_position(given: Any, whose: str) -> Position:
 class Entity:
     """An agent's body or a thing, as of the beginning of a step.
 
-    `entity["mood"]` reads a key of its state. Its state has no hash: keys of sets are names.
+    `entity["mood"]` reads a key of its state. Entities are not hashable: keep names in sets.
     """
 
     name: str

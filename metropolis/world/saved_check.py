@@ -31,14 +31,14 @@ def save_checked(agent: Agent) -> Any:
 
 
 class Sample:
-    """What to check of what occurs often: the first 40 of each kind, then ever fewer."""
+    """Decides which occurrences of each kind are checked: the first 40, then ever fewer."""
 
     def __init__(self) -> None:
         self._seen: Counter[type] = Counter()
         self._next: dict[type, int] = {}
 
     def takes(self, kind: type) -> bool:
-        """Whether to check this one, of `kind`."""
+        """Count an occurrence of `kind`; return whether to check it."""
         self._seen[kind] += 1
         seen = self._seen[kind]
         if seen < self._next.get(kind, 0):
@@ -208,9 +208,9 @@ def _owner(array: Any) -> Any:
 
 
 def _first_difference(a: Any, b: Any, exact: bool, place: str) -> tuple[str, Any, Any] | None:
-    """Where two values at `place` differ first, and the values there; None: they are the same.
+    """The place of the first difference between two values at `place`, and both values there.
 
-    Equal values of unequal types differ; see `check_saved`.
+    None if the values are the same. Equal values of different types differ; see `check_saved`.
     """
     parts: list[tuple[str, Any, Any]] = []
     if isinstance(a, np.ndarray):

@@ -21,7 +21,10 @@ _WORDS = ("a", "bench", "garden", "hello", "I", "letter", "of", "saw", "the", "t
 
 
 def misfit(name: str, value: Any, space: gymnasium.Space[Any]) -> str:
-    """The first part of `value`, called `name`, that is not in its part of `space`."""
+    """A sentence about the first part of `value` that is outside its part of `space`.
+
+    `name` is the name of `value` in the sentence.
+    """
     parts: list[tuple[str, Any, gymnasium.Space[Any]]] = []
     if isinstance(space, gymnasium.spaces.Dict) and isinstance(value, Mapping):
         if value.keys() != space.keys():

@@ -16,10 +16,10 @@ Line = tuple[str, int]
 
 
 def own_line(lines: Iterable[Line], owner: object) -> str:
-    """The last of `lines` in the folder of the class of `owner`.
+    """The last of `lines` that is in the folder of the class of `owner`.
 
-    Otherwise the last one outside Python's library and metropolis, or else that of the class: the
-    engine could not call its method.
+    If there is none, the last line outside Python's library and metropolis. If there is none
+    either, the engine could not call the method of the class: then the line that defines the class.
     """
     lines = list(lines)
     kind = type(getattr(owner, "watched", owner))

@@ -29,7 +29,7 @@ class Reach:
 
     @property
     def rounded_velocity(self) -> float:
-        """The most that a move may measure, rounded; for the controller, which takes up to 1e9."""
+        """Maximum measured length of a move, with rounding errors; the controller allows 1e9."""
         return min(self.max_velocity + ROUNDING, 1e9)
 
     @property
