@@ -18,7 +18,7 @@ from metropolis.world.base import Agent, World
 from metropolis.world.digest import Held, digest, mutable_parts
 
 _DATA = (dict, list, set, np.ndarray, tuple, str, int, float, type(None))
-"""Types of what is watched in classes and modules."""
+"""Types of the attributes of classes and the globals of modules that are watched."""
 
 
 class Watch:
@@ -41,7 +41,11 @@ class Watch:
         self._known = now
 
     def _digests(self) -> dict[tuple[str, int | None], tuple[Any, int]]:
-        """By description, and by identity where another object may take the place."""
+        """Description -> value and digest of everything that is watched.
+
+        The key of a shared object also contains its identity, since another object may take its
+        place.
+        """
         named = {(what, None): value for what, value in self._named()}
         shared = {(what, id(value)): value for what, value in self._shared()}
         return {key: (value, digest(value)) for key, value in (named | shared).items()}

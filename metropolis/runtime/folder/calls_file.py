@@ -37,7 +37,7 @@ class Tally:
     """Totals of all calls of a run so far."""
 
     calls: int = 0
-    """Including failed calls."""
+    """Number of calls, including failed ones."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     by_function: defaultdict[str, CallTotals] = field(

@@ -41,7 +41,7 @@ class Past:
     history_sha256: str
     calls: Mark
     journal: Mark | None
-    """None: answers are kept elsewhere."""
+    """The end of the journal; None if the answers are kept elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Checkpoint:
     now_s: float
     """The run's clock: virtual time if the model is simulated."""
     past: Past | None
-    """None: the checkpoint comes from the run's store."""
+    """The state of the run's files; None if the checkpoint was made from the run's store."""
 
 
 class Checkpoints:

@@ -1,4 +1,4 @@
-"""A file of lines that a run continues after those of its earlier start which it keeps."""
+"""A file of lines that a resumed run continues, after the lines that it keeps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from metropolis.line_file import Format, Line, LineFile, Mark
 
 
 class ContinuedFile:
-    """The base of such files. Nothing is lost before `_cut`; without `path`, nothing is written."""
+    """The base class of such files.
+
+    No line is removed before `_cut` is called. Without `path` nothing is written.
+    """
 
     def __init__(self, path: Path | None, kind: Format, run: str | None) -> None:
         self._file = None if path is None else LineFile(path, kind, run)
         self._kept: Line | None = None
-        """The last line to keep; None: none but the first line of the file, its format."""
+        """The last line to keep; None: only the first line, which gives the format of the file."""
         self._is_cut = False
 
     def _lines(self) -> Iterator[Line]:
@@ -22,7 +25,7 @@ class ContinuedFile:
         return iter(()) if self._file is None else self._file.read()
 
     def _cut(self) -> None:
-        """Remove the lines after the last one to keep, unless that has been done."""
+        """Remove the lines after the last one to keep, if they have not been removed yet."""
         if self._file is not None and not self._is_cut:
             self._file.cut(self._kept)
             self._is_cut = True

@@ -1,4 +1,4 @@
-"""What an edit left at the beginning of a branch: its history does not contain it."""
+"""The entities at the beginning of a branch after its edit, which no history contains."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from metropolis.world.entities import Entity
 
 
 def edited_entities(directory: RunDirectory) -> Mapping[Step, Sequence[Entity]]:
-    """All entities at the first step of a branch, if an edit on the way there changed something.
+    """First step of a branch -> all entities at that step.
 
-    Otherwise empty.
+    Empty unless an edit of the branch, or of a branch that it descends from, changed something.
     """
     lineage = directory.lineage
     if not any(branch.edited for branch in lineage):

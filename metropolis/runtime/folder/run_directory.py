@@ -52,7 +52,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a branch forked another run, and how it differs from there on."""
+    """The run and the step at which a branch begins, and how the branch differs from there on."""
 
     run: str
     """The folder of the forked run."""

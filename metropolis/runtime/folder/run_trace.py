@@ -37,7 +37,7 @@ class RunTrace:
     steps: Step
     steps_from: StepsFrom
     dependencies: ValueDependencies | None = None
-    """None: not all of them are known."""
+    """Dependencies by value; None if they are not known for all steps."""
 
     def pieces(self) -> Iterator[Trace]:
         """The trace of all steps in pieces, in order."""

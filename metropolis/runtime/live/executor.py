@@ -90,8 +90,8 @@ class Executor:
         """(agents,): the agent that each waits for, as reported to the store."""
         self._lease = ExitStack()
         self._released_wall_s = self._active_wall_s = self._renewed_wall_s = time.monotonic()
-        """Times of the last release, of the last acknowledgement or dispatch, and of the last
-        renewal of the lease."""
+        """Times of the last release of recorded data, of the last acknowledgement or dispatch, and
+        of the last renewal of the lease."""
         self.failure: BaseException | None = None
         """The reason for a premature end of the run."""
 

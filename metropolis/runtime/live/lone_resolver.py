@@ -24,17 +24,17 @@ class LoneResolver:
     """Resolves single actions on an event loop of its own, in which nothing sleeps."""
 
     def __init__(self, world: World, state: State, seed: int) -> None:
-        """`state` is that of the step to resolve; it is only read."""
+        """`state` is the state at the step to resolve; it is only read."""
         self._world, self._state, self._reach, self._seed = world, state, world.reach, seed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[Any]] = []
-        """Those of the resolution."""
+        """The tasks that the current resolution has started."""
         self._resolving: asyncio.Task[None] | None = None
         self._refusals = 0
-        """How often it was cancelled."""
+        """How often the current resolution was cancelled."""
 
     def resolve(self, step: Step, name: str, action: Any) -> Transaction | None:
-        """What the world makes of an agent's action; None: it cannot, without the others."""
+        """The world's resolution of one agent's action; None if it needs the other members."""
         asked = False
 
         async def ask(_name: str, _question: Any) -> Any:

@@ -30,42 +30,43 @@ from metropolis.world.state import Area, State
 from metropolis.world.view import Reads, View
 
 OBSERVATIONS_MAX = 32
-"""How often to observe without some events, for each agent-step: what all say in a crowd would
-otherwise take time with the cube of its size."""
+"""Maximum number of trial observations without some events, for each agent-step. Without a limit, a
+crowd in which all agents speak would take time proportional to the cube of its size."""
 Needs = dict[AgentId, Step]
-"""Agent -> its latest step that is needed."""
+"""Agent -> the latest of its steps that is needed."""
 _Change = tuple[tuple[AgentId, Step], ...]
-"""What the effects of a step need, as `Needs`: there are many, and few need more than one agent."""
+"""The steps that a change needs: items of `Needs`. A tuple takes less memory, and few changes need
+more than one agent."""
 
 
 class RecordedDependencies:
-    """Takes the executions of all steps, in order."""
+    """Finds the dependencies by value in the executions of all steps, which are added in order."""
 
     def __init__(
         self, world: World, names: Sequence[str], entities: Sequence[Entity], seed: int
     ) -> None:
-        """`entities` are those before the first step, which is 0."""
+        """`entities` exist before step 0, the first step that is added."""
         self._world, self._reach, self._seed = world, world.reach, seed
         self._ids = {name: i for i, name in enumerate(names)}
         self._state = State(world.metric, world.perception_radius, entities)
         self._encode = msgspec.json.Encoder(enc_hook=plain).encode
         self._hashes: dict[str, tuple[Mapping[str, Any], int]] = {}
-        """Entity -> a state of it, and the hash of its kind and state."""
+        """Entity -> its last hashed state, and the hash of its kind and that state."""
         self._digests = {entity.name: self._digest(entity) for entity in entities}
         self._changes: dict[str, _Change] = {}
-        """Entity -> its last change."""
+        """Entity -> the last change of it."""
         self._left = LeftPlaces(core_metric(world.metric), max(1.0, world.perception_radius))
         self._numbers = dict(self._ids)
         """Entity -> its number in `_left`; bodies have the numbers of their agents."""
         self._emitted: dict[str, _Change] = {}
-        """Agent -> its events of the step before."""
+        """Agent -> the change that emitted its events in the previous step."""
         self._answered: dict[AgentId, _Change] = {}
-        """Agent -> what it answered to in the step before."""
+        """Agent -> the change in which it answered a question in the previous step."""
         self._known: list[Needs] = [{agent: sys.maxsize} for agent in range(len(names))]
-        """By agent: what its steps so far depend on; they all depend on its own."""
+        """By agent id: the steps that its steps so far depend on; all its own steps are known."""
         self._names = names
         self._looked: list[Container[Area]] = [() for _ in names]
-        """By agent: the areas that it looked at in its last step."""
+        """By agent id: the areas that the agent looked at in its last step."""
         self._offsets, self._writer, self._ago = array("q", [0]), array("i"), array("i")
         self._alone = LoneResolver(world, self._state, seed)
         self._is_known = True

@@ -22,9 +22,9 @@ Edges = npt.NDArray[np.int32]
 
 
 class RecordedTimeline:
-    """Writes to `writer`; `clock` gives the time of the run.
+    """Writes the timeline of a live run to `writer`; `clock` gives the time of the run.
 
-    It is an Observer of agents that run ahead.
+    It is also the Observer of agents that run ahead.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RecordedTimeline:
         earlier: Timeline | None = None,
         since: Step = 0,
     ) -> None:
-        """`earlier`: that of earlier processes, whose commits from the step `since` on count."""
+        """`earlier` is that of earlier processes; its commits from the step `since` on count."""
         self._writer, self._clock = writer, clock
         self._earlier: dict[tuple[Step, AgentId], tuple[float, float]] = {}
         """(step, agent) -> times of the dispatch and the commit."""
@@ -50,12 +50,12 @@ class RecordedTimeline:
         """Agent -> step and time of its last commit."""
         self._began: dict[tuple[Step, AgentId], Began] = {}
         self._requests: dict[tuple[Step, AgentId], Sequence[CallRecord]] = {}
-        """What was sent for steps of agents that run ahead."""
+        """(step, agent) -> the requests sent for this step of an agent that ran ahead."""
 
     def restore(self, execution: Execution) -> None:
-        """A commit that an earlier process may not have recorded: it was killed.
+        """Record a commit that an earlier process may not have recorded, because it was killed.
 
-        Its time is not known exactly: after all of its calls.
+        The exact time of the commit is unknown: it is assumed to follow the last of its calls.
         """
         step, agents = execution.step, execution.agents
         began_s, committed_s = self._earlier.get((step, agents[0]), (nan, nan))

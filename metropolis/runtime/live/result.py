@@ -39,7 +39,7 @@ class RunResult:
     agents: int
     steps: int
     stopped: str | None
-    """Why the run ended before its last step; None: it did not."""
+    """The reason why the run ended before its last step; None: it reached its last step."""
     history_sha256: str
     """Hash of the lines of the history; `metropolis.verify` compares it with lockstep's."""
     history: Sequence[StepRecord] = field(repr=False)
@@ -50,18 +50,20 @@ class RunResult:
     by_function: Mapping[str, CallTotals]
     """The calls of all steps so far, by function."""
     usage: Mapping[str, Usage]
-    """Requests sent since this start, by function; for workers on Ray: calls, tokens and cost."""
+    """Function -> its calls since this start. With workers on Ray only calls, tokens and cost are
+    known."""
     bought: Usage
-    """What the run has paid for in all its starts, committed or not; `lost_tokens` lacks those of
-    calls in flight when a process was killed, and of earlier starts on Ray."""
+    """All purchases of the run in all its starts, committed or not. `lost_tokens` excludes calls
+    that were in flight when a process was killed, and earlier starts on Ray."""
     simulated: bool
     """Whether LLM latency is virtual time."""
     makespan_s: float
-    """On the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
+    """Duration on the run's clock: virtual time (sim_s) if `simulated`, otherwise wall time."""
     wall_s: float
+    """Wall time of this start."""
     resumed: bool
-    """Whether this start has continued the run: `makespan_s` may lack the time of known answers,
-    and in a store includes that between starts."""
+    """Whether this start has continued the run. Then `makespan_s` may lack the time of answers that
+    were known before; in a store it includes the time between the starts."""
     recorded: RunTrace = field(repr=False)
     """The trace, not yet assembled."""
 

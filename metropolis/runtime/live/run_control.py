@@ -13,16 +13,16 @@ from metropolis.types import Step
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far a run is."""
+    """The progress of a run."""
 
     floor: Step
-    """All agents have passed the steps below it."""
+    """The smallest step that an agent still has to run."""
     newest: Step
-    """No agent has passed it."""
+    """The greatest step that an agent has reached."""
     target: Step
-    """The run ends before it."""
+    """The step before which the run ends."""
     calls: int
-    """Answers bought so far."""
+    """Number of answers bought so far; `tokens` and `cost` are theirs."""
     tokens: int
     cost: float
     in_flight: int
@@ -32,9 +32,10 @@ class RunProgress:
 class RunControl:
     """Controls the run whose calls `client` sends.
 
-    `simulated`: in virtual time a pause stops the clock, so that it changes no time of the run. In
-    real time no new call is sent, and those in flight finish. `can_pause`:
-    all calls pass this client; workers on Ray send their own, except in the mode optimistic.
+    `simulated` says whether the run is in virtual time: then a pause stops the clock, and changes
+    no time of the run. In real time, no new call is sent during a pause, and calls in flight are
+    completed. `can_pause` says whether all calls pass `client`: workers on Ray send their own
+    calls, except in the mode optimistic.
     """
 
     def __init__(self, client: Client, *, simulated: bool, can_pause: bool) -> None:

@@ -25,7 +25,7 @@ from metropolis.world.view import Reach
 RADIUS_MAX = 1e14
 """Maximum of finite radii: the core accepts 1e15, and rules add velocities."""
 VELOCITY_MAX = 1e9
-"""The core's limit."""
+"""The core's maximum velocity."""
 
 
 def client_of(llm: Any, world: World) -> Client:

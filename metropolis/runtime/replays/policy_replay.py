@@ -95,7 +95,7 @@ class PolicyReplay:
         *,
         by_text: bool = False,
     ) -> None:
-        """`by_text`: prompts share what their texts share, if the trace has these."""
+        """`by_text`: prompts share a prefix as far as their texts agree, if the trace has texts."""
         self._texts = trace.calls.prompt if by_text else None
         self._trace, self._controller, self._progress = trace, controller, progress
         self._engines = engines
@@ -118,7 +118,7 @@ class PolicyReplay:
         self._floor = 0
         """The step of the slowest agent."""
         self._committed = [0] * trace.steps
-        """By step: agents that have committed it."""
+        """Step -> number of agents that have committed it."""
         self.now_sim_s = 0.0
         self.controller_wall_s = 0.0
         rows = trace.steps * trace.agents
@@ -127,7 +127,7 @@ class PolicyReplay:
         self.dispatched_sim_s, self.committed_sim_s = np.full((2, rows), np.nan)
         self.blocked_by, self.cluster = np.full((2, rows), NO_AGENT, np.int32)
         self._just_committed: _Cluster | None = None
-        """What unblocks the agents that are dispatched now."""
+        """The cluster whose commit unblocks the agents that are dispatched now."""
 
     def run(self) -> None:
         """Run until all agents have committed their last step."""

@@ -52,18 +52,22 @@ class Setting:
     fleet: SimulatedFleet
     policy: str = "step"
     dispatcher: str | None = None
-    """None: each call goes at once to the least used instance."""
+    """Name of the dispatcher; None: each call goes at once to the least used instance."""
     prefix_reuse: bool = False
-    """Whether instances reuse what calls of one `prefix_id` share; without `reuse`."""
+    """Whether instances reuse the prefix that calls with equal `prefix_id` share. It applies only
+    without `reuse`."""
     reuse: str | None = None
-    """The plug-in that chooses the cache of a prefill, for instances that host a named model."""
+    """Name of the plug-in that chooses the cache of each prefill; None: no plug-in chooses. It
+    needs instances that host a named model."""
     hours: str = "all"
+    """The part of the day that the trace covers, as `--hours` names it."""
     joint_radius: float | None = None
-    """None: the perception radius."""
+    """The distance within which agents act together; None: the perception radius."""
     schedule: FleetSchedule | None = None
-    """When which instances of `fleet`, its own, serve; None: all do, all the time."""
+    """The times at which instances serve, for a schedule of `fleet`; None: all instances serve all
+    the time."""
     speculation: Risk | None = AUTO_RISK
-    """`optimistic` only: at which risk agents still run ahead; None: no agent does."""
+    """For `optimistic`: the risk up to which agents run ahead; None: no agent runs ahead."""
 
     def __post_init__(self) -> None:
         radii = self.perception_radius, self.max_velocity, self.joint_radius
@@ -107,35 +111,38 @@ class ReplayResult:
     achieved_parallelism: float
     """Mean number of outstanding calls."""
     utilisation: float | None
-    """Mean busy share of the instances over the makespan, of the GPUs if the fleet changes; None
+    """Mean busy share of the instances over the makespan; of the GPUs if the fleet changes. None
     for `critical_path`."""
     preemptions: int
     wasted_calls: int
-    """Calls of wrong executions, sent beside `calls`; 0 unless `optimistic`."""
+    """Number of calls sent for wrong executions, in addition to `calls`; 0 unless `optimistic`."""
     queueing_mean_sim_s: float | None
     queueing_p50_sim_s: float | None
     queueing_p99_sim_s: float | None
-    """Queueing of a call: from sending to its start on an instance, plus the time that it spent
-    preempted by a policy; None for the bounds, and without calls."""
+    """Mean, median and 99th percentile of queueing: the time of a call from sending to its start on
+    an instance, plus the time that it spent preempted by a policy. None for the bounds, and without
+    calls."""
     controller_us_per_agent_step: float | None
     wall_s: float
     sent_sim_s: Float64
     started_sim_s: Float64
-    """(calls,): as `ServedRequest.started_s`; NaN for the bounds"""
+    """(calls,): start of each call, see `ServedRequest.started_s`; NaN for the bounds."""
     completed_sim_s: Float64
-    """(calls,)"""
+    """(calls,): completion of each call."""
     instance: Int32
-    """(calls,): the instance that served each; -1 for the bounds"""
+    """(calls,): the instance that served each call; -1 for the bounds."""
     dispatched_sim_s: Float64
     committed_sim_s: Float64
-    """(steps * agents,); empty for the bounds"""
+    """(steps * agents,) both: dispatch and commit of each agent-step; empty for the bounds."""
     blocked_by: Int32
-    """(steps * agents,): the agent that each waited for last before it was dispatched; -1: it did
-    not wait; empty for the bounds"""
+    """(steps * agents,): the agent that each agent-step waited for last before its dispatch; -1 if
+    it did not wait; empty for the bounds."""
     cluster: Int32
-    """(steps * agents,): the smallest agent of the cluster in which it ran; empty for the bounds"""
+    """(steps * agents,): the smallest agent of the cluster of each agent-step; empty for the
+    bounds."""
     wasted: Int32
-    """(steps * agents,): the number of wrong executions; empty unless `optimistic`"""
+    """(steps * agents,): number of wrong executions of each agent-step; empty unless
+    `optimistic`."""
 
 
 def mine_dependencies(trace: Trace, setting: Setting) -> InteractionGraph:

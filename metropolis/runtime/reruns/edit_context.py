@@ -31,11 +31,11 @@ class Moment:
 
     step: Step
     entities: dict[str, Entity]
-    """By name, as the step sees them; bodies included."""
+    """Name -> entity, as `step` sees it; bodies included."""
     events: list[Event]
-    """What the step perceives: the events of the step before."""
+    """The events that `step` perceives: those of the previous step."""
     agents: dict[str, Agent]
-    """By name, with their minds."""
+    """Name -> agent, with its mind."""
 
 
 class _ByName(dict[str, T]):

@@ -33,7 +33,7 @@ class Deviation:
 
     step: Step
     agent: str | None
-    """Or the thing that differs; None: not attributable to a single one."""
+    """Name of the agent or thing that differs; None if no single one can be named."""
     what: str
 
 
