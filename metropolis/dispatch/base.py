@@ -44,7 +44,7 @@ class Dispatcher(ABC):
     """
 
     kind: ClassVar[str] = "dispatcher"
-    """What messages call it."""
+    """The noun for such a plug-in in messages."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet

@@ -16,7 +16,7 @@ from metropolis.policy.kairos.latency import Latencies
 
 SLOT_S = 0.5
 SLOTS = 1024
-"""Length of the planned future; longer requests are assumed to end there."""
+"""Number of slots that are planned; longer requests are assumed to end there."""
 UNKNOWN_S = 10.0
 """Expected latency of an unknown function."""
 NEAR = 0.05
@@ -35,32 +35,33 @@ class _Placed:
     first: int
     """The slot of `needed[0]`."""
     needed: Slots
-    """Its expected tokens per slot, until its expected end."""
+    """The request's expected KV tokens in each slot, until its expected end."""
 
 
 class KairosPacking(Dispatcher):
-    """Expects a request to take its function's mean latency, and to grow as it decodes.
+    """Places a request where its expected memory fits until its expected end.
 
-    The future is divided into slots of SLOT_S. A request is deferred when it would exceed the
-    memory of every instance in some slot. Of the instances that can take it, the one whose
-    peak is the lowest share of its memory does; of those whose peaks are about as low, the one
-    chosen longest ago. One that lasts longer than expected is expected to
-    last the mean of the longer latencies. An instance that preempted accepts nothing until a
-    request leaves it.
+    A request is expected to take its function's mean latency, and its memory to grow as it decodes.
+    The future is divided into slots of SLOT_S. A request is deferred if it would exceed the memory
+    of every instance in some slot. Of the instances that can take it, the one with the lowest peak,
+    as a share of its memory, is chosen; of those with about the same peak, the one that was chosen
+    longest ago. A request that lasts longer than expected is then expected to last as long as the
+    mean of the longer latencies. An instance that preempted accepts nothing until a request leaves
+    it.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
         self._used: Slots = np.zeros((len(fleet), SLOTS), np.int64)
         self._first = 0
-        """The slot at column 0."""
+        """The number of the slot in column 0 of `_used`."""
         self._latencies: dict[str, Latencies] = defaultdict(Latencies)
         self._placed: dict[int, _Placed] = {}
         self._ends: list[tuple[int, int]] = []
         """Heap of (slot after the expected end, id); the requests may have left."""
         self._full: set[int] = set()
         self._turns: Slots = np.zeros(len(fleet), np.int64)
-        """The number of the request that each took last."""
+        """(instances,): the number of the last request that each instance took."""
         self._numbers = count(1)
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
@@ -107,8 +108,8 @@ class KairosPacking(Dispatcher):
     def _slots_left(self, function: str, lasted_s: float) -> int:
         """Slots that a request is expected to take after `lasted_s`; at least one.
 
-        A request that outlasts all that is known of its function is expected to last half as long
-        again, so that it is rarely asked for.
+        A request that has outlasted all known latencies of its function is expected to take half as
+        much time again: then its end is rarely estimated anew.
         """
         latency_s = self._latencies[function].mean_beyond(lasted_s)
         if latency_s is None:
@@ -116,7 +117,7 @@ class KairosPacking(Dispatcher):
         return min(SLOTS, int((latency_s - lasted_s) / SLOT_S) + 1)
 
     def _reserve(self, placed: _Placed) -> None:
-        """Count on `placed.needed`, from the current slot on."""
+        """Reserve `placed.needed`, from the current slot on."""
         self._used[placed.instance, : len(placed.needed)] += placed.needed
         self._placed[placed.request.id] = placed
         heappush(self._ends, (placed.first + len(placed.needed), placed.request.id))
@@ -129,7 +130,7 @@ class KairosPacking(Dispatcher):
         self._full.discard(placed.instance)
 
     def _pass(self, now_s: float) -> None:
-        """Drop the slots before `now_s`; what should have ended by then is expected to go on."""
+        """Drop the slots before `now_s`; extend the requests that should have ended by then."""
         over = int(now_s / SLOT_S) - self._first
         if over > 0:
             self._first += over

@@ -24,9 +24,9 @@ class QueuedRequest:
     """A request at its arrival: one stage of a program."""
 
     id: int
-    """Unique; breaks ties."""
+    """A unique number; breaks ties."""
     program: str
-    """The owner: all requests of a program belong to one task (Kairos: message id)."""
+    """The task that the request belongs to (Kairos: message id)."""
     function: str
     """The purpose of the request (Kairos: agent name)."""
     prompt_tokens: int
@@ -44,7 +44,8 @@ class QueuedRequest:
     model: str | None = None
     """The model that must serve it; None: any."""
     speculative: bool = False
-    """Whether it may be sent in vain: whatever its rank, it goes behind all that are not."""
+    """Whether the request may be sent in vain. Whatever its rank, it runs after all requests that
+    are not speculative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,15 @@ class ServedRequest:
     request: QueuedRequest
     instance: int
     started_s: float
-    """When it would have started if its answer had not been interrupted, in seconds on the clock of
-    `request.arrived_s`: its start on an engine plus the time it spent preempted, by the policy or
-    by a simulated engine that lacked memory (real engines do not tell). It waited from
-    `request.arrived_s` until then, and was on engines from then until `completed_s`."""
+    """The time at which it would have started if its answer had not been interrupted, in seconds on
+    the clock of `request.arrived_s`: the time of its start on an engine plus the time that it spent
+    preempted, by the policy or by a simulated engine that lacked memory (real engines do not report
+    that). So the request waited for `started_s - request.arrived_s`, and was served for
+    `completed_s - started_s`."""
     completed_s: float
     output_tokens: int
     first_token_s: float | None = None
-    """When its first token was computed; None: unknown."""
+    """The time at which the first token was computed; None: unknown."""
 
     @property
     def latency_s(self) -> float:
@@ -77,7 +79,7 @@ class Policy(ABC):
     """
 
     kind: ClassVar[str] = "policy"
-    """What messages call it."""
+    """The noun for such a plug-in in messages."""
     version = 0
     """Increases whenever the rank of a waiting request may have changed."""
     running_version = 0

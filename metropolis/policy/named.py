@@ -48,7 +48,8 @@ METHODS = {
         "is a metropolis.reuse.base.CacheReuse",
     ),
 }
-"""By group: the methods that a class from a file must have, and the base class to name."""
+"""Group -> the methods that a class from a file must have, and the name of its base class in
+messages."""
 
 
 def names_of(group: str) -> list[str]:

@@ -98,7 +98,7 @@ class CacheReuse(ABC):
     """
 
     kind: ClassVar[str] = "reuse"
-    """What messages call it."""
+    """The noun for such a plug-in in messages."""
     own_prefix = True
     """Whether an instance reuses its own KV of earlier requests for the same model."""
 
@@ -118,7 +118,7 @@ class CacheReuse(ABC):
         return frozenset()
 
     def check_models(self, shapes: Mapping[str, CacheShape]) -> None:  # noqa: B027 -- optional
-        """Raise MetropolisError if models of these `shapes`, by name, cannot be served so.
+        """Raise MetropolisError if this plug-in cannot serve the models; `shapes` are by name.
 
         Called once, before the first request.
         """

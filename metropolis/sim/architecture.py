@@ -38,7 +38,7 @@ _FILE = Path(__file__).parent / "architectures.toml"
 _VALUE_BYTES = 2
 _MEMORY_SHARE = 0.9
 _RESERVED_BYTES = 1.75e9
-"""For activations and graphs, as in the measured profiles."""
+"""Memory of a GPU reserved for activations and CUDA graphs, as in the measured profiles."""
 
 
 _Billions: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e5)]
@@ -98,16 +98,16 @@ class Gpu:
     bytes_per_s: float
     flops_per_s: float
     pcie_bytes_per_s: float
-    """As the profiles have it: 0.8 of what PCIe x16 carries one way."""
+    """0.8 of the bandwidth of PCIe x16 in one direction, as in the profiles."""
     nvlink_group: int
-    """GPUs that NVLink connects with each other."""
+    """Number of GPUs that NVLink connects with each other."""
 
 
 GPUS = {
     "a100-80g": Gpu(80 * 2**30, 2.039e12, 312e12, 25e9, 2),
     "a40": Gpu(48 * 2**30, 0.696e12, 149.7e12, 25e9, 2),
 }
-"""Name -> card, by its data sheet. Groups of two as in SamuLLM's machine (§5)."""
+"""Name -> card, from its data sheet. NVLink connects pairs, as in SamuLLM's machine (§5)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,18 +25,19 @@ from metropolis.types import MetropolisError
 
 @dataclass(slots=True)
 class ReuseCounts:
-    """What placed requests started from, so far."""
+    """The caches that the prefills of all placed requests started from, so far."""
 
     prompt_tokens: int = 0
-    """Tokens of their prompts."""
+    """Tokens of the prompts."""
     own_tokens: int = 0
-    """Tokens that the instance had of its own model."""
+    """Tokens of the prompts that were in the instance's own cache of the request's model."""
     reused_tokens: int = 0
-    """Tokens after those, of other caches."""
+    """Tokens after those that were taken from other caches."""
     moved_bytes: int = 0
     """Bytes copied between instances."""
     hits: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Requests that started from another cache, by its model and theirs."""
+    """(model of the other cache, model of the request) -> number of requests that started from
+    another cache."""
 
     @property
     def other_model_hits(self) -> int:

@@ -19,7 +19,7 @@ from metropolis.world.checks import whole_number
 
 INSTANCES_MAX = 65_536
 SEQUENCE_TOKENS = 800
-"""Tokens of KV that a running sequence holds, assumed where sequences are unknown."""
+"""Assumed KV tokens of a running sequence, where no sequences are known."""
 
 
 @dataclass(frozen=True, slots=True)

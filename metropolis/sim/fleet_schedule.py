@@ -32,7 +32,7 @@ class FleetSchedule:
     fleet: SimulatedFleet
     """All instances of all phases."""
     load_s: tuple[float, ...]
-    """By instance: seconds from when its GPUs are free until it serves."""
+    """One for each instance: seconds from the time at which its GPUs are free until it serves."""
     phases: tuple[FleetPhase, ...]
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ class _Call:
     lengths: _core.Request
     completed: asyncio.Future[Service]
     number: int | None = None
-    """On the instances."""
+    """The number of the call on the instances; None until it is submitted."""
 
     @property
     def order(self) -> tuple[bool, Step, AgentId, int]:
@@ -63,7 +63,7 @@ class VirtualInstances:
         self._profiles = [kind.profile for kind in fleet.kinds]
         self._fleet, self._hosted = fleet, fleet.hosted
         self.reused = None if choice is None else choice.counts
-        """What calls started from so far; None: no plug-in chooses caches."""
+        """Counts of the caches that calls started from; None: no plug-in chooses caches."""
         self._instances: _ByStep | _ByPolicy
         is_plain = policy is None and dispatcher is None and choice is None
         if is_plain and len(self._profiles) == 1:

@@ -58,7 +58,8 @@ class AsyncRedisStore(AsyncStore):
         self._redis = store
         self._commands = PipelinedConnection(store.url)
         self._blocking: list[PipelinedConnection] = []
-        """For commands that block, one at a time each: a server answers in order."""
+        """Connections for commands that block, one command at a time each: a server answers the
+        commands of a connection in order."""
 
     async def claims(
         self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool

@@ -101,12 +101,12 @@ class Inspection:
 
     info: RunInfo
     floor: Step
-    """As last reported by the controller."""
+    """The floor that the controller last reported."""
     released: Step
     steps: Sequence[Step]
     """The step of every agent, by id."""
     blocked_by: Mapping[AgentId, AgentId]
-    """Agent -> the one it waits for, as last reported; one at the same step waits with it."""
+    """Agent -> the agent that it waits for, as last reported; one at its own step waits with it."""
     ready: Sequence[Queued]
     claimed: Sequence[Queued]
     acknowledgements: int
@@ -115,10 +115,10 @@ class Inspection:
     holder: str | None
     """The holder of the controller's lease; None: it has expired or was given back."""
     lease_left_s: float
-    """0 if there is no holder."""
+    """Seconds until the controller's lease expires; 0 if there is no holder."""
     counts: Mapping[str, int]
-    """Of clusters: dispatched, ahead (the subset dispatched by the commit of the step before),
-    claims, expired, given_back, commits, refused; and agent_steps and answers."""
+    """Numbers of clusters: dispatched, ahead (those dispatched by the commit of the step before),
+    claims, expired, given_back, commits, refused, retracted; also agent_steps and answers."""
     warnings: Sequence[str]
 
 
@@ -243,7 +243,7 @@ class Store(ABC):
     def claim(
         self, worker: str, lease_s: float, wait_s: float = 0.0, affinity: Step = 0
     ) -> Claim | None:
-        """At most one of `claims`."""
+        """Like `claims`, for at most one cluster; None if none becomes ready."""
         found = self.claims(worker, lease_s, wait_s, affinity)
         return found[0] if found else None
 
@@ -296,7 +296,7 @@ class Store(ABC):
     # --- event loop
 
     def async_store(self) -> AsyncStore:
-        """The same store, for coroutines."""
+        """A view of this store for coroutines."""
         return AsyncStore(self)
 
     # --- readers

@@ -18,13 +18,14 @@ from metropolis.world.state import Area, State
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """For an agent that runs alone and can continue alone: see Controller.clear_until."""
+    """How far an agent that runs alone can continue alone, see `Controller.clear_until`."""
 
     until: Step
+    """The step up to which the agent can continue alone."""
     position: Position
-    """The agent's position."""
+    """The current position of the agent."""
     far: float
-    """The maximum distance from there."""
+    """The maximum distance that the agent moves from `position` before `until`."""
 
 
 NO_LOOKAHEAD: Mapping[AgentId, Lookahead] = MappingProxyType({})
@@ -32,23 +33,24 @@ NO_LOOKAHEAD: Mapping[AgentId, Lookahead] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class StateSnapshot:
-    """The part of a world that a cluster may read; may contain more."""
+    """The part of a world that a cluster may read at `step`, or more than that."""
 
     step: Step
     versions: Sequence[tuple[Step, Entity]]
-    """What the step sees, with the first step of each version."""
+    """(first step, entity) of each version that is visible to `step`."""
     events: Sequence[Event]
-    """What the step perceives, by source, then in order of emission."""
+    """The events that `step` perceives, by source, then in order of emission."""
     later_versions: Sequence[tuple[Step, str, Entity | None]] = ()
-    """What later steps see, if the agent continues behind others; None: the entity is gone."""
+    """(first step, name, entity) of versions that only later steps see, if the agent can continue
+    behind others; None: the entity is removed."""
     later_events: Sequence[Event] = ()
-    """What later steps perceive, in the same order."""
+    """The events that only later steps perceive, in the same order."""
     shared_state: State | None = None
-    """The world's own state instead, if the worker shares it with the store."""
+    """The world's own state, in place of all others, if the worker shares it with the store."""
 
     @classmethod
     def of(cls, state: State, areas: Sequence[Area], step: Step, last: Step) -> StateSnapshot:
-        """What the steps from `step` to `last` may read in `areas`."""
+        """The snapshot of all that the steps from `step` to `last` may read in `areas`."""
         versions, events = state.around(areas, step, last)
         return cls(
             step,

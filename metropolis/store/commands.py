@@ -26,9 +26,10 @@ from metropolis.types import AgentId, Dispatch, Step
 WAIT_S = 1.0
 """A wait is repeated at this interval; well below the timeout of connections."""
 POLL_S = 0.02
-"""Interval for clusters that other workers ran last: their dispatch notifies only those workers."""
+"""Interval at which a worker looks for clusters that other workers ran last: the dispatch of such a
+cluster notifies only those workers."""
 INBOX_COUNT = 1 << 30
-"""All items of a list."""
+"""A count of items that takes the whole list."""
 T = TypeVar("T")
 
 

@@ -142,18 +142,19 @@ class Calls:
 
 @dataclass(frozen=True, eq=False)  # arrays are not equal or unequal as a whole
 class ValueDependencies:
-    """The agent-steps whose effects other agent-steps depend on, by value.
+    """The agent-steps whose effects other agent-steps depend on, by value; n dependencies.
 
     Agent a at step s depends on the steps s - ago[j] of the agents `writer[j]`, for j from
-    `offsets[i]` to `offsets[i + 1]` with i = s * agents + a. An agent depends on its own previous
-    step, too, and on all that this one depends on: these are left out.
+    `offsets[i]` to below `offsets[i + 1]` with i = s * agents + a. An agent also depends on its own
+    previous step, and on all that its previous step depends on: these are left out.
     """
 
     offsets: Int64
     """(steps * agents + 1,)"""
     writer: Int32
+    """(n,): the agent of each dependency."""
     ago: Int32
-    """At least 1."""
+    """(n,): how many steps ago, at least 1."""
 
     def rows(self, first: int, last: int) -> ValueDependencies:
         """The agent-steps [first, last), numbered step by step."""
@@ -182,7 +183,7 @@ class Trace:
     positions: Float32
     calls: Calls
     dependencies: ValueDependencies | None = None
-    """None: it is unknown what agents read and wrote."""
+    """Dependencies by value; None: it is unknown what agents read and wrote."""
     shown: tuple[Shown, ...] | None = None
     """What agents do and say, ordered by step, then agent; None: it is unknown."""
 

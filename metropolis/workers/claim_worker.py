@@ -29,22 +29,23 @@ from metropolis.world.base import Agent, World
 CLAIMS_MAX = 256
 CLAIMS_AT_ONCE = 32
 OTHERS_AT_ONCE = 4
-"""For clusters that other workers ran last: their minds have to move."""
+"""Maximum number of claims at once of clusters that other workers ran last, whose minds have to be
+sent."""
 WAIT_S = 0.25
-"""How long a busy worker waits before it claims clusters that others ran last; also the longest
-delay of its end."""
+"""Time that a busy worker waits before it claims clusters that other workers ran last; also the
+longest delay of the worker's end."""
 IDLE_WAIT_S = 0.02
-"""How long an idle worker waits before it does."""
+"""Time that an idle worker waits before it claims such clusters."""
 
 
 @dataclass(eq=False)
 class _OpenClaim:
     claim: Claim
-    """For the current step."""
+    """The claim of the current step."""
     commit: asyncio.Task[Claim | bool] | None = None
-    """The commit of the previous step, or of the last one."""
+    """The commit of the previous step or, at the end, of the last step."""
     begun: bool = False
-    """Whether its task runs, which may be cancelled before."""
+    """Whether the claim's task has begun to run; it may be cancelled before."""
     lost: bool = False
     """The claim belongs to another worker or to none: work on it no longer counts."""
 

@@ -29,7 +29,7 @@ class ProcessEntry:
     threads: dict[int, Call] = field(default_factory=dict)
     """Its active calls, by request id."""
     positions: dict[int, int] = field(default_factory=dict)
-    """By level, the position of its first call in it."""
+    """Level -> the position in it of the program's first call."""
 
 
 class Plas(Multilevel):

@@ -12,15 +12,15 @@ from metropolis.policy.base import Policy, ServedRequest
 from metropolis.policy.kairos.workflow import call_graph, remaining_s
 
 SAMPLE = 2000
-"""Most executions that are compared pairwise, drawn from the whole run."""
+"""Maximum number of executions that are compared pairwise, drawn from the whole run."""
 
 
 def ordering_accuracy(served_requests: Sequence[ServedRequest], policy: Policy) -> float:
-    """The mean over requests of the share of others that `policy` orders correctly beside it.
+    """The share of pairs of requests that `policy` orders correctly, averaged over the requests.
 
-    Others are the requests of other functions. Correct: the request with less remaining latency in
-    its program runs first. A tie of ranks counts one half, as the order of arrival carries no
-    information.
+    A request is paired with all requests of other functions. The order of a pair is correct if the
+    request with less remaining latency in its program runs first. Equal ranks count one half, since
+    the order of arrival carries no information.
     """
     programs: dict[str, list[ServedRequest]] = defaultdict(list)
     for served in served_requests:

@@ -51,11 +51,11 @@ class Kairos(Policy):
         self._programs: dict[str, list[ServedRequest]] = defaultdict(list)
         self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
         self._updated = 0
-        """Updates of distributions since the order was computed."""
+        """Number of updates of distributions since the order was computed."""
         self._places: dict[str, int] = {}
-        """Places of the known functions, from 1."""
+        """Known function -> its place in the order, from 1."""
         self._trials: dict[str, set[int]] = {}
-        """By unknown function: ids of its requests that run first."""
+        """Unknown function -> ids of its requests that run first."""
         self._first_s = 0.0
         """The epoch: the arrival of the first program, or a later time."""
         self._has_begun = False

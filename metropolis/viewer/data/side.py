@@ -51,15 +51,15 @@ class Side:
     """See docs/viewer.md for its chunks; safe to use from several threads."""
 
     fixed: Mapping[str, Any]
-    """What never changes of the chunk `meta`."""
+    """The part of the chunk `meta` that never changes."""
     trace_meta: TraceMeta
     steps: Steps
     timeline: TimelineColumns
     texts: CallTexts
     minds: Minds | None
-    """None: a replay has none."""
+    """The agents' minds; None for replays, which have none."""
     is_live: Callable[[], bool] = lambda: False
-    """Whether a process runs it."""
+    """Whether a process is running the side's run."""
     note: str | None = None
     """A sentence on the whole side."""
     _lock: Lock = field(default_factory=Lock)
