@@ -22,9 +22,9 @@ Tile = tuple[int, int]
 COLUMNS, ROWS = slice(9, 127), slice(6, 95)
 """The part of Alderbrook's map that a town has: without the meadows around it."""
 LEFT, TOP = 6, 4
-"""Where that part begins on the map of a town; each road out of town is LEFT tiles long."""
+"""The tile at which that part begins on a town's map; each road out of town is LEFT tiles long."""
 SHIFT = LEFT - COLUMNS.start, TOP - ROWS.start
-"""From a tile of Alderbrook to that of a town."""
+"""The offset from a tile on Alderbrook's map to the same tile on a town's map."""
 ROAD_ROWS = range(SHIFT[1] + 50, SHIFT[1] + 53)
 PLATFORM = range(SHIFT[0] + 64, SHIFT[0] + 74)
 """The columns of the platforms."""
@@ -104,9 +104,10 @@ def city_map(towns: int) -> GridMap:
 
 @dataclass(frozen=True)
 class Railway:
-    """Where carriages are: a carriage moves one tile in each step, and never stops.
+    """The positions of carriages: a carriage moves one tile in each step, and never stops.
 
-    A line has a carriage every PERIOD tiles, so each platform tile one every PERIOD steps.
+    The carriages of a line are PERIOD tiles apart, so one passes a platform tile every PERIOD
+    steps.
     """
 
     def direction(self, position: Position) -> int:
@@ -114,8 +115,9 @@ class Railway:
         return _DIRECTIONS.get(int(position[1]), 0)
 
     def seat(self, tile: Tile, step: Step) -> int:
-        """The number of the seat on a track's tile at the beginning of `step`; not below SEATS:
-        there is no carriage.
+        """The number of the seat on a track's tile at the beginning of `step`.
+
+        At least SEATS: there is no carriage on the tile.
         """
         return (tile[0] - self.direction(tile) * step) % PERIOD
 

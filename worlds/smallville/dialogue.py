@@ -32,14 +32,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A question ahead of a turn: how do you stand with `partner`? The answer is a `Relation`.
+    """A question before a turn: how do you stand with `partner`? The answer is a `Relation`.
 
-    It changes nothing in the speaker, since the conversation may end before the turn.
+    Answering does not change the speaker, since the conversation may end before the turn.
     """
 
     partner: str
     after: asyncio.Event | None = None
-    """Set once the speaker has recalled what it says before; None: it has said nothing."""
+    """Set when the speaker has recalled the memories for its previous turn; None: it had none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,10 @@ class Turn:
     partner_doing: str
     lines: tuple[Line, ...]
     relation: Relation
-    """The speaker's."""
+    """The relation of the speaker to its partner."""
     recalled: asyncio.Event
-    """To be set once the memories for the turn are recalled, which changes their time."""
+    """The speaker sets it when it has recalled the memories for the turn, which changes the times
+    of their retrieval."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,21 +32,21 @@ class DayFigures:
     utterances: int = 0
     calls: int = 0
     asleep: int = 0
-    """Agent-steps."""
+    """Agent-steps of residents who are asleep."""
     shared: int = 0
-    """Agent-steps on a tile with others."""
+    """Agent-steps of residents who share their tile with others."""
     at_work: int = 0
-    """Agent-steps of residents with a workplace, awake and in it."""
+    """Agent-steps of residents who are awake in their workplace."""
     sentences: int = 0
-    """Spoken from the first day to the end of this one."""
+    """Number of sentences spoken from the first day to the end of this one."""
     distinct: int = 0
-    """Of these, the distinct ones."""
+    """Number of distinct sentences among `sentences`."""
     spoken: set[str] = field(default_factory=set)
     """The distinct sentences of this day."""
     heard: int = 0
-    """Number of first hearings of a fact."""
+    """Number of times that a resident heard a fact for the first time."""
     knowing: dict[str, int] = field(default_factory=dict)
-    """Mark of a fact -> how many know it at the end of the day."""
+    """Mark of a fact -> number of residents who know it at the end of the day."""
 
 
 class Health:
@@ -61,17 +61,17 @@ class Health:
         self._workplace = {one.name: one.workplace for one in residents if one.workplace}
         self._said = 0
         self._shared, self._working = 0, 0
-        """Agents on a tile with others, and at work, at present."""
+        """Number of residents who share their tile with others, and who are at work, at present."""
         self.days: dict[int, DayFigures] = {}
         self._whole_day = round(DAY_S / world.step_s)
-        """Steps of a whole day."""
+        """Number of steps of a whole day."""
         self.walls_crossed = 0
         self.spoken: Counter[str] = Counter()
-        """Sentence -> how often it was said."""
+        """Sentence -> number of times that it was said."""
         self.statements = self.repeated_statements = 0
-        """Memories in prompts, and those that equal an earlier one of the same prompt."""
+        """Number of memories in prompts, and of those that repeat another in the same prompt."""
         self.plans = self.empty_plans = 0
-        """Requests to revise a plan, and those in which nothing was planned."""
+        """Number of requests to revise a plan, and of those whose plan was empty."""
         self.ratings: Counter[tuple[int, str, str]] = Counter()
 
     def watch(self, request: Request) -> None:

@@ -41,9 +41,9 @@ class Node:
     kind: Kind
     text: str
     created_s: int
-    """The time of its last occurrence."""
+    """The time at which the memory last occurred."""
     importance: int
-    """From 1, mundane, to 10, poignant."""
+    """Importance from 1 (mundane) to 10 (poignant)."""
     subject: str
     predicate: str
     object: str
@@ -52,7 +52,7 @@ class Node:
 
 
 def created(node: Node) -> int:
-    """The time of its last occurrence, by which nodes are sorted."""
+    """The sort key of nodes: the time at which the memory last occurred."""
     return node.created_s
 
 
@@ -76,7 +76,7 @@ class Memory:
         self._kind = np.zeros(_FIRST_CAPACITY, np.int8)
         self._idle = np.zeros(_FIRST_CAPACITY, np.bool_)
         self._people = np.zeros((_FIRST_CAPACITY, 2), np.uint32)
-        """The checksums of each node's subject and object, which may be persons."""
+        """(capacity, 2): the checksums of each node's subject and object, which may be people."""
         self._numbers: dict[Kind, dict[str, int]] = {kind: {} for kind in _KINDS}
         for number, node in enumerate(self.nodes):
             self._numbers[node.kind][node.text] = number
@@ -84,7 +84,7 @@ class Memory:
     def add(self, node: Node) -> int:
         """Add a node, or replace the one of the same kind and text; returns its number.
 
-        A node that occurs again is no evidence of itself.
+        A node that replaces another is removed from its own evidence.
         """
         number = self._numbers[node.kind].setdefault(node.text, len(self.nodes))
         if number in node.evidence:

@@ -22,8 +22,8 @@ class Told:
 class Spread:
     """Who knows which news and secrets of residents' profiles, from the day `today` on.
 
-    The owner of a fact knows it from its day on (`Fact.since`). A resident who hears a fact's mark,
-    all its words in one line, knows the fact from then on; tellings may otherwise differ.
+    The owner of a fact knows it from its day on (`Fact.since`). A resident who hears all words of a
+    fact's mark in one line knows the fact from then on; the other words of a telling may differ.
     """
 
     def __init__(self, residents: Sequence[Profile], today: date) -> None:
@@ -41,7 +41,7 @@ class Spread:
         self.begin(today)
 
     def begin(self, today: date) -> None:
-        """On the morning of `today` owners learn their facts of this day, and of days before."""
+        """Begin a day: owners learn their facts of `today` and of earlier days."""
         for since, mark, owner in self._later:
             if since <= today:
                 self.knowing[mark].add(owner)

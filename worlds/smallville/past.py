@@ -19,28 +19,34 @@ PASTS = "pasts.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """One resident's; times are seconds since the midnight before step 0, negative before it."""
+    """The past of one resident.
+
+    Times are seconds since the midnight before step 0; earlier times are negative.
+    """
 
     memories: tuple[Node, ...] = ()
-    """In order of creation."""
+    """The resident's memories in order of creation."""
     talked: Mapping[str, int] = field(default_factory=dict)
     """Name -> the time of the last conversation with that resident."""
     places: tuple[str, ...] = ()
     """Places known besides those of the profile: `sector: arena`, whose objects are not known, or
     `sector: arena: object`."""
     unreflected: int | None = None
-    """The importance that remains until the resident reflects; None: all."""
+    """The importance that is missing until the resident reflects; None: the whole threshold."""
     day: Day | None = None
-    """The plan of the day of step 0; None: it is made at the first step."""
+    """The plan of the day of step 0; None: the resident plans it at the first step."""
     activity: Activity | None = None
     doing: Doing | None = None
-    """What the others see; None: the resident is asleep."""
+    """The visible activity at step 0; None: the resident is asleep."""
     at: Tile | None = None
-    """The tile at step 0; None: that of the profile."""
+    """The tile at step 0; None: the tile of the profile."""
 
 
 def read_pasts(path: Path) -> dict[str, Past]:
-    """By name; empty if there is no file. Raises MetropolisError naming the file."""
+    """Name -> past of the residents in the file `path`; empty if there is no file.
+
+    Raises MetropolisError naming the file.
+    """
     try:
         pasts = msgspec.json.decode(path.read_bytes(), type=dict[str, Past])
     except FileNotFoundError:

@@ -28,7 +28,7 @@ class Noticed(NamedTuple):
 
     @property
     def triple(self) -> tuple[str, str, str]:
-        """By which a resident tells whether an event is new."""
+        """The event as subject, predicate and object, by which a resident tells if it is new."""
         return self.subject, self.predicate, self.object
 
 
@@ -59,7 +59,7 @@ async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Not
 
 
 Scene = tuple[object, ...]
-"""All that decides which events a resident attends to, and which of them are new."""
+"""Everything that determines which events a resident attends to, and which of them are new."""
 
 
 def notices(me: Resident, observation: Observation) -> bool:

@@ -20,7 +20,7 @@ _DATED = re.compile(r"(\d{4}-\d\d-\d\d): (.+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One resident, as `residents.toml` describes them."""
+    """The description of one resident in `residents.toml`."""
 
     name: str
     age: int
@@ -29,34 +29,34 @@ class Profile:
     background: str
     habits: str
     goal: str
-    """Their present goal."""
+    """The resident's goal at step 0."""
     home: str
-    """The sector in which they live."""
+    """The sector in which the resident lives."""
     room: str
-    """The arena of `home` in which they sleep."""
+    """The arena of `home` in which the resident sleeps."""
     at: tuple[int, int]
-    """Their tile at step 0."""
+    """The resident's tile at step 0."""
     bed: tuple[int, int] | None = None
-    """The tile on which they sleep; None: `at`."""
+    """The tile on which the resident sleeps; None: `at`."""
     workplace: str = ""
-    """The sector in which they work or study; empty: at home, or none."""
+    """The sector in which the resident works or studies; empty: at home, or nowhere."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """Favourite topic -> their remark about it."""
+    """Favourite topic -> the resident's remark about it."""
     relations: Mapping[str, str] = field(default_factory=dict)
-    """Name of another resident -> a sentence about them."""
+    """Name of another resident -> a sentence about that resident."""
     memories: tuple[str, ...] = ()
     """Other memories at step 0, most of them about the town."""
     news: Mapping[str, str] = field(default_factory=dict)
-    """Facts that they like to pass on. The key is the fact's mark: words, separated by commas, that
-    every telling of it contains, and no other text does. A key `2023-02-14: mark` is that of a fact
-    which they learn on the morning of that day."""
+    """Mark -> a fact that the resident likes to tell others. The mark is a list of words, separated
+    by commas, that every telling of the fact contains, and no other text. With the key
+    `2023-02-14: mark` the resident learns the fact on the morning of that day."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Facts that they keep to themselves, with keys like those of `news`."""
+    """Mark -> a fact that the resident keeps secret, with keys like those of `news`."""
     places: tuple[str, ...] = ()
     """Places known at step 0 besides home and workplace: a sector, `sector: arena`, or an object as
     `sector: arena: object`."""
     settings: Settings = PRESETS["paper"]
-    """In the file a table with a `preset`, and fields that differ from it."""
+    """The resident's settings; in the file, a table with a `preset` and differing fields."""
 
     @property
     def first_name(self) -> str:

@@ -71,13 +71,13 @@ class Resident(Agent):
     talked: dict[str, int] = field(default_factory=dict)
     """Name -> the time at which the last conversation with that resident ended."""
     recent: list[tuple[str, str, str]] = field(default_factory=list)
-    """The triples of the last remembered events, which are not new to it."""
+    """The triples of the events that it remembered last; equal events are not new to it."""
     unreflected: int = 0
-    """The importance that remains until it reflects."""
+    """The importance that is missing until it reflects."""
     known: Known = field(default_factory=dict, repr=False)
     """The places and objects that it knows of."""
     now_s: int = START.hour * HOUR_S
-    """The time of its last step; before it that of step 0."""
+    """The time of its last step; before its first step the time of step 0."""
     _stood: Tile | None = field(default=None, repr=False)
     """The tile from which it last looked round."""
     _unnoticed: perceiving.Scene | None = field(default=None, repr=False)
@@ -217,7 +217,7 @@ class Resident(Agent):
         return tables_of(self)
 
     def intent(self, position: Position) -> Iterator[Position]:
-        """The way to its activity, or to the middle between it and whom it talks to."""
+        """The tiles on the way to its activity, or to the meeting point of its conversation."""
         if self.abed:
             return
         here = (int(position[0]), int(position[1]))
@@ -225,7 +225,7 @@ class Resident(Agent):
 
     @property
     def doing(self) -> str:
-        """What it does or is on the way to: asleep and in conversations that, not its activity."""
+        """What it does at present: its conversation, sleep, or else the activity it is going to."""
         if self.talk is not None:
             return f"talking with {self.talk.partner} about {self.talk.about}"
         return SLEEPING if self.abed else self.activity.what

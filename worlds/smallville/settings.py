@@ -22,17 +22,18 @@ class Settings:
     vision_tiles: Annotated[int, Meta(ge=0, le=64)] = 4
     """Half the side of the square that the resident perceives, within its room."""
     attention_bandwidth: _Positive = 3
-    """Maximum number of events perceived in a step, the nearest first: the resident's own too."""
+    """Maximum number of events perceived in a step, the nearest first, including the resident's
+    own."""
     retention: _Positive = 5
-    """Number of last remembered events that are not new."""
+    """Number of events remembered last; an event equal to one of them is not new."""
     idle_objects: bool = True
     """Whether unused objects are perceived; their importance is 1, without a call."""
     rerates: bool = False
     """Whether the importance of a text is rated again each time; False: the rating is reused."""
     recency: Literal["hours", "rank"] = "hours"
-    """What recency decays with (`memory.py`): hours since the last retrieval, or the rank."""
+    """The unit of the decay of recency (`memory.py`): hours since the last retrieval, or ranks."""
     recency_decay: Annotated[float, Meta(gt=0, le=1)] = 0.995
-    """Per hour, or per rank."""
+    """Factor of recency per unit of `recency`."""
     recency_weight: _Weight = 1.0
     importance_weight: _Weight = 1.0
     relevance_weight: _Weight = 1.0
@@ -51,7 +52,7 @@ PRESETS: Mapping[str, Settings] = {
         relevance_weight=3.0,
     ),
 }
-"""Park et al. 2023, and the published code with its default values."""
+"""The settings of Park et al. 2023, and those of the published code with its default values."""
 
 EXPORTED_SETTINGS = "metropolis_settings"
 """Field of an exported `scratch.json` with all settings: the published code has not all of them."""

@@ -25,11 +25,11 @@ class Day:
     """The plan of one day."""
 
     number: int = -1
-    """Days since that of step 0; -1: there is no plan yet."""
+    """Number of the day, counted from the day of step 0; -1: there is no plan yet."""
     outline: list[str] = field(default_factory=list)
-    """The plan in outline."""
+    """The outline of the plan, one line for each part of the day."""
     hours: list[Task] = field(default_factory=list)
-    """All 24 hours; equal consecutive entries are merged."""
+    """The schedule of all 24 hours; equal consecutive entries are merged."""
     tasks: list[Task] = field(default_factory=list)
     """The part of the day that has been planned in detail."""
     intentions: list[str] = field(default_factory=list)
@@ -42,9 +42,11 @@ class Activity:
 
     what: str = ""
     place: str = ""
-    """`sector: arena`."""
+    """Place of the activity, as `sector: arena`."""
     thing: str = ""
+    """Object that the activity uses."""
     thing_doing: str = ""
+    """Visible state of that object during the activity."""
     goal: Tile = (0, 0)
     """The tile of the activity."""
     until_s: int = 0
@@ -62,11 +64,11 @@ class Talk:
     memory: int
     """The number of its node in the memory."""
     meeting: Tile
-    """The tile to which the resident walks meanwhile."""
+    """The tile to which the resident walks during the conversation."""
 
 
 def day_of(now_s: int) -> int:
-    """Days since that of step 0."""
+    """Number of the day of `now_s`, counted from the day of step 0."""
     return now_s // DAY_S
 
 

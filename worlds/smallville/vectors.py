@@ -11,16 +11,17 @@ from metropolis.worlds.smallville.embedding import DIMENSIONS, Vector
 
 _FIRST_CAPACITY = 512
 GROWTH = 4
-"""Full columns grow by this part of their length: they are most of a resident's memory."""
+"""Full columns grow by a GROWTH-th of their length. They take most of a resident's memory, so they
+grow slowly."""
 
 
 class Vectors:
-    """Vectors of DIMENSIONS numbers; those that are 0 are not stored."""
+    """Vectors of DIMENSIONS numbers, of which zeros are not stored."""
 
     def __init__(self) -> None:
         self._count = self._filled = 0
         self._places = np.zeros(_FIRST_CAPACITY, np.intp)
-        """Of each number among those of all vectors, one vector after the other."""
+        """The index of each stored number in the concatenation of all vectors."""
         self._numbers = np.zeros(_FIRST_CAPACITY, np.float32)
 
     def append(self, vector: Vector) -> None:

@@ -42,14 +42,14 @@ class Doing:
     what: str
     emoji: str = ""
     place: str = ""
-    """Its intended `sector: arena`."""
+    """The place of the activity, as `sector: arena`; the resident may be on the way there."""
     thing: str = ""
     """The object in use."""
     thing_doing: str = ""
     """The visible state of that object."""
     asleep: bool = False
     until_s: int = 0
-    """The time at which it is planned to end; 0: unknown."""
+    """The time at which the activity is planned to end; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Seen:
     thing_doing: str
     asleep: bool
     until_s: int
-    """The time at which that activity is planned to end; 0: unknown."""
+    """The time at which the activity `doing` is planned to end; 0: unknown."""
     free: bool
     """Whether the resident is not in a conversation."""
 
@@ -104,8 +104,9 @@ class Observation:
     x: int
     y: int
     nearby: tuple[Seen, ...] = ()
-    """Ordered by name."""
+    """The other residents in sight, ordered by name."""
     heard: tuple[Line, ...] = ()
+    """The lines said aloud in range in the previous step."""
     conversation: Conversation | None = None
 
 

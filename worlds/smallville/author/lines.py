@@ -38,9 +38,9 @@ REMARK_SHARE = 0.5
 LEAK_SHARE = 0.05
 """Probability per line of telling a secret."""
 OWN_SHARE, HEARD_SHARE = 0.28, 0.01
-"""Probability of telling somebody news on a day: one's own, and heard ones."""
+"""Probability of telling somebody own news on a day, and of telling news heard from others."""
 OWN_INVITATION_SHARE, HEARD_INVITATION_SHARE = 0.75, 0.015
-"""The same of an invitation, which concerns the hearer, too."""
+"""The same probabilities for an invitation, which also concerns the hearer."""
 NEWS_MOST = 2
 """Maximum number of news that a speaker tells in a conversation."""
 
@@ -96,7 +96,7 @@ class Scene:
         return occurs(text, self.said)
 
     def _new(self, facts: Mapping[str, News]) -> Iterator[tuple[str, News]]:
-        """Those that are not over, not about the other, and that the other is not known to have."""
+        """The facts that are not over, not about the other, and not known to be known to them."""
         for key, one in facts.items():
             if (
                 self.other not in one.known_to

@@ -41,13 +41,13 @@ _SETTINGS = {
     "recency_decay": "recency_decay",
     "importance_trigger_max": "reflection_threshold",
 }
-"""Field of scratch.json -> that of Settings."""
+"""Field of scratch.json -> field of Settings."""
 _WEIGHTS = {
     "recency_w": "recency_weight",
     "relevance_w": "relevance_weight",
     "importance_w": "importance_weight",
 }
-"""The same for factors of the preset's weights."""
+"""Field of scratch.json that is a factor -> the field of Settings whose preset it multiplies."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class People:
 
     profiles: list[Profile]
     workplaces: list[Workplace]
-    """One for each profile."""
+    """The workplace of each profile, in the same order."""
     pasts: dict[str, Past]
-    """By name, of those who have one."""
+    """Name -> past, for the people who have one."""
     start: datetime
-    """When the simulation continues."""
+    """The time at which the simulation continues."""
     surplus_tiles: list[str]
-    """Names with a start tile that are no agents of the simulation."""
+    """Names with a start tile that are not agents of the simulation."""
     unknown_places: list[str]
     """Places in spatial memories that are not on the map."""
     maze: str
-    """The map of the simulation, as it names it."""
+    """The simulation's name of its map."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Person:
 
     profile: Profile
     workplace: Workplace | None
-    """That of the run that was exported."""
+    """The workplace in the metropolis run that was exported; None: it is not such an export."""
     plan: str
     past: Past | None
     unknown_places: list[str]
@@ -247,7 +247,7 @@ def _person(
 
 
 def _workplace(scratch: Fields, grid: GridMap) -> Workplace | None:
-    """That of the run that was exported; None: it was no such run."""
+    """The workplace in an exported metropolis run; None if the simulation is not such an export."""
     if EXPORTED_WORKPLACE not in scratch.content:
         return None
     sector = scratch.text(EXPORTED_WORKPLACE)
@@ -263,7 +263,7 @@ def _bed(atlas: Atlas, room: str, at: Tile) -> Tile | None:
 
 
 def _settings(scratch: Fields, preset: str) -> Settings:
-    """Those of the run that was exported, otherwise the preset with the file's values."""
+    """The settings in an exported metropolis run; otherwise the preset with the file's values."""
     exported = scratch.content.get(EXPORTED_SETTINGS)
     if exported is not None and not isinstance(exported, dict):
         raise scratch.wrong(EXPORTED_SETTINGS, "an object")
