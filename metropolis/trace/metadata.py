@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from metropolis.maps.map import GridMap
+from metropolis.names import cut
 from metropolis.trace.schema import TraceMeta
-from metropolis.trace.validate import brief, check_slips
+from metropolis.trace.validate import check_slips
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis-trace"
@@ -51,7 +52,7 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
     """Parse the metadata `text` of the file `path`; only types are checked."""
 
     def refuse(field: str, value: object, right: str) -> MetropolisError:
-        return MetropolisError(f"{path}, metadata: {field} is {brief(value)}; it should be {right}")
+        return MetropolisError(f"{path}, metadata: {field} is {cut(value)}; it should be {right}")
 
     try:
         content = json.loads(text)
@@ -110,7 +111,7 @@ def _graph_to_json(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
 def _graph_from_json(content: Any, path: object) -> tuple[tuple[int, ...], ...]:
     def refuse(field: str, value: object, right: str) -> MetropolisError:
         return MetropolisError(
-            f"{path}, metadata: graph.{field} is {brief(value)}; it should be {right}"
+            f"{path}, metadata: graph.{field} is {cut(value)}; it should be {right}"
         )
 
     if not isinstance(content, dict):

@@ -20,13 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from metropolis.names import cut
 from metropolis.trace.call_columns import CALL_TYPE, call_structs, read_calls
 from metropolis.trace.column_types import check_types, completed
 from metropolis.trace.dependency_columns import DEPENDS_ON, dependency_lists, read_dependencies
 from metropolis.trace.metadata import meta_from_json, meta_to_json
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.trace.shown_column import SHOWS, read_shows, shows_column
-from metropolis.trace.validate import Place, brief, validate
+from metropolis.trace.validate import Place, validate
 from metropolis.types import MetropolisError
 
 METADATA_KEY = b"metropolis"
@@ -243,7 +244,7 @@ def _meta(file: pq.ParquetFile, path: Path) -> TraceMeta:
 def _row_place(path: Path, agents: tuple[str, ...], first: int = 0) -> Place:
     return lambda step, agent: (
         f"{path}, row {(first + step) * len(agents) + agent} (step {first + step}, agent "
-        f"{brief(agents[agent])})"
+        f"{cut(agents[agent])})"
     )
 
 
@@ -296,18 +297,18 @@ def _steps(table: pa.Table, meta: TraceMeta, path: Path) -> int:
     missing = divmod(row, agents)
     if row < rows and key[row] < row:
         problem = (
-            f"step {step[row]}, agent {brief(meta.agents[agent[row]])} occurs here again after row"
+            f"step {step[row]}, agent {cut(meta.agents[agent[row]])} occurs here again after row"
             f" {key[row]}; each agent should have one row per step"
         )
     elif (key == row).any():
         later = int(np.argmax(key == row))
         problem = (
-            f"step {missing[0]}, agent {brief(meta.agents[missing[1]])} should be here but"
+            f"step {missing[0]}, agent {cut(meta.agents[missing[1]])} should be here but"
             f" is in row {later}; rows should be sorted by step, then agent"
         )
     elif (step == missing[0]).any():
         problem = (
-            f"agent {brief(meta.agents[missing[1]])} is missing at step {missing[0]};"
+            f"agent {cut(meta.agents[missing[1]])} is missing at step {missing[0]};"
             f" every step should have a row for each of the {agents} agents"
         )
     else:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.maps.map import GridMap
-from metropolis.names import counted
+from metropolis.names import counted, cut
 from metropolis.rules.metrics import COORDINATE_MAX, METRICS, GenAgent, Geodesic, Hops
 from metropolis.rules.metrics import distance as metric_distance
 from metropolis.trace.order import parents_first
@@ -46,13 +46,7 @@ both ends."""
 
 def place_in(path: object, agents: tuple[str, ...]) -> Place:
     """Places in a file without rows: by step and agent."""
-    return lambda step, agent: f"{path}, step {step}, agent {brief(agents[agent])}"
-
-
-def brief(value: object) -> str:
-    """The repr of `value`, truncated to fit a sentence."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return lambda step, agent: f"{path}, step {step}, agent {cut(agents[agent])}"
 
 
 def check_slips(given: Iterable[str], known: Sequence[str], place: str) -> None:
@@ -60,7 +54,7 @@ def check_slips(given: Iterable[str], known: Sequence[str], place: str) -> None:
     for name in given:
         if name not in known and (close := get_close_matches(name, known, 1, SIMILAR)):
             raise MetropolisError(
-                f"{place}: has the unknown field {brief(name)}; if it is not {close[0]}, rename it "
+                f"{place}: has the unknown field {cut(name)}; if it is not {close[0]}, rename it "
                 "or leave it out"
             )
 
@@ -114,7 +108,7 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
     """Check the metadata of the trace."""
 
     def refuse(name: str, value: object, right: str) -> MetropolisError:
-        return MetropolisError(f"{path}, metadata: {name} is {brief(value)}; it should be {right}")
+        return MetropolisError(f"{path}, metadata: {name} is {cut(value)}; it should be {right}")
 
     if not meta.agents or not all(isinstance(a, str) and a for a in meta.agents):
         raise refuse("agents", meta.agents, "a list of at least one name")
@@ -147,13 +141,13 @@ def validate_reach(
     for name, value in ("perception_radius", perception_radius), ("max_velocity", max_velocity):
         if not 0 <= value <= LIMIT:
             raise MetropolisError(
-                f"{owner}{name} is {brief(value)}; it should be a number at least 0 and at most "
+                f"{owner}{name} is {cut(value)}; it should be a number at least 0 and at most "
                 f"{LIMIT:g}"
             )
     most = max(perception_radius, 2 * max_velocity)
     if joint_radius is not None and not 0 <= joint_radius <= most:
         raise MetropolisError(
-            f"{owner}joint_radius is {brief(joint_radius)}; it should be 0 to {most:g}, the "
+            f"{owner}joint_radius is {cut(joint_radius)}; it should be 0 to {most:g}, the "
             "perception radius or twice the velocity"
         )
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from metropolis.names import cut
 from metropolis.trace.importers.log_lines import log_lines
 from metropolis.trace.schema import Calls, Trace
-from metropolis.trace.validate import brief, validate
+from metropolis.trace.validate import validate
 from metropolis.types import MetropolisError
 
 CHARS_PER_TOKEN = 4
@@ -105,7 +106,7 @@ class _Log:
         step = _integer(fields, "step", place, -1)
         if not 0 <= step < self.steps:
             raise MetropolisError(
-                f"{place}: step is {brief(fields.get('step'))}; it should be 0 to {self.steps - 1},"
+                f"{place}: step is {cut(fields.get('step'))}; it should be 0 to {self.steps - 1},"
                 " a step of the movement"
             )
         function = _text(fields, "function", place) or UNNAMED_FUNCTION
@@ -118,7 +119,7 @@ class _Log:
             isinstance(parents, list) and all(type(parent) is int for parent in parents)
         ):
             raise MetropolisError(
-                f"{place}: parents is {brief(given)}; it should be a list of call numbers"
+                f"{place}: parents is {cut(given)}; it should be a list of call numbers"
             )
         prompt, completion = (_text(fields, name, place) for name in ("prompt", "completion"))
         prompt_tokens = self._tokens(fields, "prompt", prompt, function, place)
@@ -153,7 +154,7 @@ class _Log:
             isinstance(pair, list) and len(pair) == 2 and type(pair[1]) is int for pair in pairs
         ):
             raise MetropolisError(
-                f"{place}: other_parents is {brief(given)};"
+                f"{place}: other_parents is {cut(given)};"
                 " it should be a list of pairs of an agent and a call number"
             )
         return [(self._agent({"agent": agent}, place), number) for agent, number in pairs]
@@ -165,7 +166,7 @@ class _Log:
         index = _whole(agent)
         if index is None or not 0 <= index < len(self.agents):
             raise MetropolisError(
-                f"{place}: agent is {brief(agent)}; it should be a name in the movement,"
+                f"{place}: agent is {cut(agent)}; it should be a name in the movement,"
                 f" or 0 to {len(self.agents) - 1}"
             )
         return index
@@ -186,7 +187,7 @@ class _Log:
         if function not in typical_tokens():
             raise MetropolisError(
                 f"{place}: {field} is missing, and no typical length is known for the function"
-                f" {brief(function)}; it should have {field}, {side}_chars or the text itself"
+                f" {cut(function)}; it should have {field}, {side}_chars or the text itself"
             )
         prompt_tokens, output_tokens = typical_tokens()[function]
         return prompt_tokens if side == "prompt" else output_tokens
@@ -207,7 +208,7 @@ def _value(fields: dict[str, Any], field: str, place: str) -> Any:
     for name, other in others:
         if other != value:
             raise MetropolisError(
-                f"{place}: {first} is {brief(value)} and {name} is {brief(other)}; both name the "
+                f"{place}: {first} is {cut(value)} and {name} is {cut(other)}; both name the "
                 "same field"
             )
     return value
@@ -231,7 +232,7 @@ def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> in
     most = 2**63 if field == "prefix_id" else 2**31
     if number is None or abs(number) >= most:
         raise MetropolisError(
-            f"{place}: {field} is {brief(value)}; it should be a whole number below {most:,}"
+            f"{place}: {field} is {cut(value)}; it should be a whole number below {most:,}"
         )
     return number
 
@@ -239,7 +240,7 @@ def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> in
 def _text(fields: dict[str, Any], field: str, place: str) -> str | None:
     value = _value(fields, field, place)
     if value is not None and not isinstance(value, str):
-        raise MetropolisError(f"{place}: {field} is {brief(value)}; it should be a text")
+        raise MetropolisError(f"{place}: {field} is {cut(value)}; it should be a text")
     return value
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.maps.map import GridMap, Tile
+from metropolis.names import cut
 from metropolis.trace.schema import Float32, TraceMeta
-from metropolis.trace.validate import brief, displacement, jumps
+from metropolis.trace.validate import displacement, jumps
 from metropolis.types import MetropolisError
 
 
@@ -26,7 +27,7 @@ def clamp(positions: Float32, meta: TraceMeta, path: object) -> tuple[Float32, i
     for agent in np.flatnonzero(jumps(positions, meta).any(axis=0)):
         track = positions[:, agent]
         if (track == np.rint(track)).all() and meta.max_velocity >= 1:
-            place = f"{path}, agent {brief(meta.agents[agent])}"
+            place = f"{path}, agent {cut(meta.agents[agent])}"
             repaired[:, agent] = _walk(track, int(meta.max_velocity), meta.map, place)
         else:
             repaired[:, agent] = _pursue(track, meta)

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from metropolis.trace.validate import brief
+from metropolis.names import cut
 from metropolis.types import MetropolisError
 
 
@@ -47,10 +47,10 @@ def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                raise ValueError(f"the text {brief(text)} has half of a character") from error
+                raise ValueError(f"the text {cut(text)} has half of a character") from error
     if len(content) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {brief(twice)} occurs twice in one object")
+        raise ValueError(f"the key {cut(twice)} occurs twice in one object")
     return content
 
 

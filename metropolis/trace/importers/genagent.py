@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.names import cut
 from metropolis.trace.importers.files import read_json
 from metropolis.trace.importers.recording import Recording
 from metropolis.trace.shown import Lines, Shown
-from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 from metropolis.world.appearance import Look
 
@@ -64,9 +64,7 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
     moves_of: dict[int, Any] = {}
     for key, moves in content.items():
         if not _STEP.fullmatch(key):
-            raise MetropolisError(
-                f"{path}: {brief(key)} is not a step; it should be a whole number"
-            )
+            raise MetropolisError(f"{path}: {cut(key)} is not a step; it should be a whole number")
         if int(key) in moves_of:
             raise MetropolisError(f"{path}: step {int(key)} occurs twice; it should occur once")
         moves_of[int(key)] = moves
@@ -76,15 +74,15 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
         moves = moves_of[step]
         if not isinstance(moves, dict):
             raise MetropolisError(
-                f"{path}, step {step}: is {brief(moves)}; it should be an object of agents"
+                f"{path}, step {step}: is {cut(moves)}; it should be an object of agents"
             )
         for name, entry in moves.items():
             if step and name not in where:
                 raise MetropolisError(
-                    f"{path}, step {step}: agent {brief(name)} is missing at step 0;"
+                    f"{path}, step {step}: agent {cut(name)} is missing at step 0;"
                     " step 0 should hold every agent"
                 )
-            where[name] = _movement(entry, f"{path}, step {step}, agent {brief(name)}")
+            where[name] = _movement(entry, f"{path}, step {step}, agent {cut(name)}")
         ends.append(dict(where))
     return _recording(ends[:1] + ends[:-1], path.parent / "meta.json", path.parent)
 
@@ -185,7 +183,7 @@ def _same_agents(first: _States, here: _States, path: Path) -> None:
     for name in sorted(first.keys() ^ here.keys()):
         given = "missing" if name in first else "new"
         raise MetropolisError(
-            f"{path}: agent {brief(name)} is {given}; every step should hold the same agents"
+            f"{path}: agent {cut(name)} is {given}; every step should hold the same agents"
         )
 
 
@@ -201,9 +199,9 @@ def _environment(content: Any, path: Path) -> _States:
     for name, entry in content.items():
         if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
             raise MetropolisError(
-                f"{path}, agent {brief(name)}: x or y is missing; both should be there"
+                f"{path}, agent {cut(name)}: x or y is missing; both should be there"
             )
-        tiles[name] = _State(_tile([entry["x"], entry["y"]], f"{path}, agent {brief(name)}"))
+        tiles[name] = _State(_tile([entry["x"], entry["y"]], f"{path}, agent {cut(name)}"))
     return tiles
 
 
@@ -212,9 +210,7 @@ def _movements(content: Any, path: Path) -> _States:
     agents = content.get("persona")
     if not isinstance(agents, dict):
         raise MetropolisError(f"{path}: 'persona' should be an object with every agent's movement")
-    return {
-        name: _movement(entry, f"{path}, agent {brief(name)}") for name, entry in agents.items()
-    }
+    return {name: _movement(entry, f"{path}, agent {cut(name)}") for name, entry in agents.items()}
 
 
 def _movement(entry: Any, place: str) -> _State:
@@ -226,7 +222,7 @@ def _movement(entry: Any, place: str) -> _State:
     texts = [entry["description"], entry.get("pronunciatio") or ""]
     for field, text in zip(("description", "pronunciatio"), texts, strict=True):
         if not isinstance(text, str):
-            raise MetropolisError(f"{place}: {field} is {brief(text)}; it should be a text")
+            raise MetropolisError(f"{place}: {field} is {cut(text)}; it should be a text")
     label, at, address = _text(texts[0]).rpartition(" @ ")
     if not at:
         label, address = address, ""
@@ -243,7 +239,7 @@ def _lines(chat: Any, place: str) -> Lines:
     ):
         return tuple((_name(_text(speaker)), _text(text)) for speaker, text in lines)
     raise MetropolisError(
-        f"{place}: chat is {brief(chat)}; it should be null, or a list of [speaker, text]"
+        f"{place}: chat is {cut(chat)}; it should be null, or a list of [speaker, text]"
     )
 
 
@@ -263,7 +259,7 @@ def _tile(value: Any, place: str) -> _Tile:
         and all(type(v) in (int, float) and abs(v) < 1e15 for v in value)
     ):
         return float(value[0]), float(value[1])
-    raise MetropolisError(f"{place}: the position is {brief(value)}; it should be a tile [x, y]")
+    raise MetropolisError(f"{place}: the position is {cut(value)}; it should be a tile [x, y]")
 
 
 def _recording(states: list[_States], meta: Path, root: Path) -> Recording:
@@ -315,7 +311,7 @@ def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:
             step_s = max(1.0, float(np.rint(passed_s / steps)))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise MetropolisError(
-            f"{path}: cannot be parsed ({brief(error)}); it should have start_date"
+            f"{path}: cannot be parsed ({cut(error)}); it should have start_date"
             " (February 13, 2023), curr_time (February 13, 2023, 00:01:00), sec_per_step and step"
         ) from None
     return start, step_s

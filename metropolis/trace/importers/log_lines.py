@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from metropolis.names import cut
 from metropolis.trace.importers.files import keys_once, read_text
-from metropolis.trace.validate import brief, check_slips
+from metropolis.trace.validate import check_slips
 from metropolis.types import MetropolisError
 
 Lines = Iterator[tuple[str, dict[str, Any]]]
@@ -88,6 +89,6 @@ def _check_header(header: Sequence[str], known: Sequence[str], place: str) -> No
             )
     if twice := [field for field, count in Counter(header).items() if count > 1]:
         raise MetropolisError(
-            f"{place}: has the column {brief(twice[0])} twice; each should be there once"
+            f"{place}: has the column {cut(twice[0])} twice; each should be there once"
         )
     check_slips(header, known, place)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from metropolis.names import cut
 from metropolis.trace.importers.recording import (
     Conversation,
     Recording,
@@ -14,7 +15,7 @@ from metropolis.trace.importers.recording import (
     parse_start,
     parse_tracks,
 )
-from metropolis.trace.validate import brief, check_slips
+from metropolis.trace.validate import check_slips
 from metropolis.types import MetropolisError
 
 NUMBERS = {
@@ -129,7 +130,7 @@ def _conversations(entries: Any, agents: list[str], path: Path) -> tuple[Convers
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MetropolisError(
-                f"{path}, conversation {i}: cannot be parsed ({brief(error)}); it should have"
+                f"{path}, conversation {i}: cannot be parsed ({cut(error)}); it should have"
                 " start, end, n_utterances, and an initiator and participants among the agents"
             ) from None
     return tuple(conversations)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.names import cut
 from metropolis.trace.shown import Shown
-from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
 MIDNIGHT = datetime(2023, 2, 13)
@@ -60,7 +60,7 @@ def parse_start(text: object, place: str) -> datetime:
         start = datetime.combine(MIDNIGHT, time.fromisoformat(str(text)))
     if start is None or start.tzinfo is not None:
         raise MetropolisError(
-            f"{place} is {brief(text)}; it should be a date and time such as 2023-02-13T06:30:00,"
+            f"{place} is {cut(text)}; it should be a date and time such as 2023-02-13T06:30:00,"
             " or a time of day such as 06:30, with no time zone"
         )
     return start
@@ -69,7 +69,7 @@ def parse_start(text: object, place: str) -> datetime:
 def parse_number(value: object, place: str) -> float:
     """Parse a JSON number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
-        raise MetropolisError(f"{place} is {brief(value)}; it should be a number")
+        raise MetropolisError(f"{place} is {cut(value)}; it should be a number")
     return float(value)
 
 
@@ -78,7 +78,7 @@ def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[
     for name, track in tracks.items():
         if not isinstance(track, list):
             raise MetropolisError(
-                f"{place}, agent {brief(name)}: the track is {brief(track)}; it should be a list"
+                f"{place}, agent {cut(name)}: the track is {cut(track)}; it should be a list"
             )
     lengths = {name: len(track) for name, track in tracks.items()}
     steps = max(lengths.values(), default=0)
@@ -87,7 +87,7 @@ def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[
     for name, length in lengths.items():
         if length != steps:
             raise MetropolisError(
-                f"{place}, agent {brief(name)}: has {length} steps while others have {steps}, so"
+                f"{place}, agent {cut(name)}: has {length} steps while others have {steps}, so"
                 f" step {length} is missing; every agent should have the same number"
             )
     right = "a pair [x, y] of numbers" if width > 1 else "a number"
@@ -100,7 +100,7 @@ def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[
                 or not all(type(n) is float or (type(n) is int and abs(n) < 1e15) for n in numbers)
             ):
                 raise MetropolisError(
-                    f"{place}, step {step}, agent {brief(name)}: the position is {brief(entry)};"
+                    f"{place}, step {step}, agent {cut(name)}: the position is {cut(entry)};"
                     f" it should be {right}"
                 )
     positions = np.array(list(tracks.values()), np.float64)
