@@ -44,7 +44,7 @@ def meta_to_json(meta: TraceMeta) -> str:
         content["joint_radius"] = meta.joint_radius
     content["map"] = None if meta.map is None else _map_to_json(meta.map)
     if meta.graph is not None:
-        content["graph"] = _graph_to_json(meta.graph)
+        content["graph"] = graph_to_json(meta.graph)
     return json.dumps(content, ensure_ascii=False)
 
 
@@ -103,7 +103,8 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
     return TraceMeta(**known)
 
 
-def _graph_to_json(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
+def graph_to_json(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The number of nodes of a graph, and its edges, each once."""
     edges = [(i, j) for i, of in enumerate(neighbours) for j in of if i < j]
     return {"nodes": len(neighbours), "edges": edges}
 

@@ -1,4 +1,4 @@
-"""The map or the graph of a world, as the page draws it."""
+"""The map of a world, as the page draws it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,6 @@ def map_of(grid: GridMap) -> dict[str, Any]:
         "areas": [_box(name, tiles) for name, tiles in arenas],
         "objects": [_box(name, group) for name, tiles in objects for group in touching(tiles)],
     }
-
-
-def graph_of(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The number of nodes of a graph, and its edges, each once."""
-    edges = [(a, b) for a, of in enumerate(neighbours) for b in of if a < b]
-    return {"nodes": len(neighbours), "edges": edges}
 
 
 def _runs(row: npt.NDArray[np.bool_]) -> list[int]:

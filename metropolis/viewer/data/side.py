@@ -10,12 +10,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from metropolis.trace.metadata import graph_to_json
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step
 from metropolis.viewer.data.call_texts import CallTexts
 from metropolis.viewer.data.chunks import NoChunkError, chunk_steps, json_bytes
 from metropolis.viewer.data.minds import Minds
-from metropolis.viewer.data.place import graph_of, map_of
+from metropolis.viewer.data.place import map_of
 from metropolis.viewer.data.timeline_columns import TimelineColumns
 
 DIGITS_MAX = 9
@@ -80,7 +81,7 @@ class Side:
             "radius": meta.perception_radius,
             "velocity": meta.max_velocity,
             "map": None if meta.map is None else map_of(meta.map),
-            "graph": None if meta.graph is None else graph_of(meta.graph),
+            "graph": None if meta.graph is None else graph_to_json(meta.graph),
             "chunk_steps": chunk_steps(len(meta.agents)),
         }
 

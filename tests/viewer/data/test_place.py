@@ -10,8 +10,9 @@ from hypothesis.extra.numpy import arrays
 
 from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import EUCLIDEAN, Hops
+from metropolis.trace.metadata import graph_to_json
 from metropolis.viewer.data.hearing import perceivers
-from metropolis.viewer.data.place import graph_of, map_of
+from metropolis.viewer.data.place import map_of
 
 SHAPE = (4, 5)
 
@@ -47,7 +48,7 @@ def test_maps(walls: np.ndarray, arenas: np.ndarray, objects: np.ndarray) -> Non
 
 
 def test_graphs() -> None:
-    assert graph_of(((1, 2), (0,), (0,))) == {"nodes": 3, "edges": [(0, 1), (0, 2)]}
+    assert graph_to_json(((1, 2), (0,), (0,))) == {"nodes": 3, "edges": [(0, 1), (0, 2)]}
 
 
 @given(st.lists(st.tuples(*[st.floats(-9, 9, width=32)] * 2), min_size=1), st.floats(0, 9))
