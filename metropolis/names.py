@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
 from metropolis.types import MetropolisError
@@ -22,7 +22,7 @@ def shortened(names: Collection[str], most: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """ "1 step", "2,520 steps"."""
+    """`count` with its noun, like "1 step" or "2,520 steps"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -32,13 +32,18 @@ def cut(value: object, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def format_position(position: Sequence[float]) -> str:
+    """`position` as text, like "(3, 4.5)"."""
+    return f"({position[0]:g}, {position[1]:g})"
+
+
 def is_folder_name(name: str) -> bool:
     """Whether a folder may have this name; no path leads out of it."""
     return name.isprintable() and bool(name.strip(" .")) and not {"/", "\\"} & set(name)
 
 
 def check_text(what: str, text: str) -> None:
-    """Raise MetropolisError unless UTF-8 can represent `text`; `what` it is, such as "question"."""
+    """Raise MetropolisError unless UTF-8 can represent `text`, which is a `what`: a "question"."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -17,7 +17,7 @@ import numpy as np
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.names import shortened
+from metropolis.names import format_position, shortened
 from metropolis.runtime.live.setup import reset
 from metropolis.runtime.live.single_use import mark_used
 from metropolis.types import Dispatch, MetropolisError, Position
@@ -174,7 +174,7 @@ def copy_containers(value: Any) -> Any:
 def text_map(world: World, entities: Sequence[Entity]) -> str:
     """The agents' positions for people: the map with each agent's initial, then a list."""
     bodies = [entity for entity in entities if entity.kind == AGENT]
-    lines = [f"{body.name} at ({body.position[0]:g}, {body.position[1]:g})" for body in bodies]
+    lines = [f"{body.name} at {format_position(body.position)}" for body in bodies]
     if world.map is None:
         return "\n".join(lines)
     rows = [["#" if wall else "." for wall in row] for row in world.map.walls]

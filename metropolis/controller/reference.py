@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.controller.base import NO_AGENT, InvariantError
+from metropolis.names import format_position
 from metropolis.rules.metrics import Metric
 from metropolis.rules.rules import ROUNDING, Rule
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
@@ -201,13 +202,8 @@ class ReferenceController:
 
 
 def format_agents(agents: Sequence[AgentId]) -> str:
-    """`1, 2, 5`."""
+    """`agents` as text, like "1, 2, 5"."""
     return ", ".join(map(str, agents))
-
-
-def format_position(position: Position) -> str:
-    """`(3, 4.5)`."""
-    return f"({position[0]:g}, {position[1]:g})"
 
 
 def check_position(metric: Metric, agent: AgentId, position: Position) -> None:

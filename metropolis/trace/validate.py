@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.maps.map import GridMap
-from metropolis.names import counted, cut
+from metropolis.names import counted, cut, format_position
 from metropolis.rules.metrics import COORDINATE_MAX, METRICS, GenAgent, Geodesic, Hops
 from metropolis.rules.metrics import distance as metric_distance
 from metropolis.trace.order import parents_first
@@ -83,8 +83,8 @@ def validate(trace: Trace, path: object, place: Place | None = None) -> None:
     far = (np.abs(trace.positions) > COORDINATE_MAX).any(axis=2)
     if (bad := _first(far)) is not None:
         raise MetropolisError(
-            f"{place(*bad)}: x, y = {_at(trace.positions[bad])} is too far away; coordinates should"
-            f" lie within ±{COORDINATE_MAX:g}"
+            f"{place(*bad)}: x, y = {format_position(trace.positions[bad])} is too far away;"
+            f" coordinates should lie within ±{COORDINATE_MAX:g}"
         )
     _validate_nodes(trace.positions, trace.meta, place)
     validate_moves(trace.positions, trace.meta, place)
@@ -164,13 +164,13 @@ def validate_positions(positions: Float32, map: GridMap | None, place: Place) ->
     inside = (tile >= 0).all(axis=-1) & (tile < (map.width, map.height)).all(axis=-1)
     if (bad := _first(~inside)) is not None:
         raise MetropolisError(
-            f"{place(*bad)}: x, y = {_at(positions[bad])} lies outside the map;"
+            f"{place(*bad)}: x, y = {format_position(positions[bad])} lies outside the map;"
             f" x should be 0 to {map.width - 1} and y 0 to {map.height - 1}"
         )
     index = tile.astype(np.intp)
     if (bad := _first(map.walls[index[..., 1], index[..., 0]])) is not None:
         raise MetropolisError(
-            f"{place(*bad)}: x, y = {_at(positions[bad])} is a wall of the map;"
+            f"{place(*bad)}: x, y = {format_position(positions[bad])} is a wall of the map;"
             " an agent should stand on a walkable tile"
         )
 
@@ -183,8 +183,8 @@ def _validate_nodes(positions: Float32, meta: TraceMeta, place: Place) -> None:
     node = (x >= 0) & (x < len(meta.graph)) & (x == np.floor(x)) & (y == 0)
     if (bad := _first(~node)) is not None:
         raise MetropolisError(
-            f"{place(*bad)}: x, y = {_at(positions[bad])} is not a node; it should be a whole"
-            f" number, 0 to {len(meta.graph) - 1}, and 0"
+            f"{place(*bad)}: x, y = {format_position(positions[bad])} is not a node; it should be a"
+            f" whole number, 0 to {len(meta.graph) - 1}, and 0"
         )
 
 
@@ -249,8 +249,8 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
         p, q = ((float(x), 0.0) for x, _ in (before, after))
         distance = metric_distance(Hops(meta.graph), p, q)
     raise MetropolisError(
-        f"{place(step + 1, agent)}: x, y jumps from {_at(before)} to {_at(after)},"
-        f" a {meta.metric} distance of {distance:g}{others};"
+        f"{place(step + 1, agent)}: x, y jumps from {format_position(before)} to"
+        f" {format_position(after)}, a {meta.metric} distance of {distance:g}{others};"
         f" a move should be at most max_velocity = {meta.max_velocity:g}{advice}"
     )
 
@@ -358,7 +358,3 @@ def _first(bad: npt.NDArray[np.bool_] | np.bool_) -> tuple[int, int] | None:
     """The (row, column) of the first True, or None."""
     found = np.argwhere(bad)
     return (int(found[0][0]), int(found[0][1])) if len(found) else None
-
-
-def _at(position: Float32) -> str:
-    return f"({position[0]:g}, {position[1]:g})"

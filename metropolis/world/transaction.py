@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ulp
 from typing import Any
 
-from metropolis.names import cut
+from metropolis.names import cut, format_position
 from metropolis.rules.metrics import distance
 from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.clusters import clusters
@@ -103,8 +103,8 @@ class Member(View):
         if not self._is_in_reach(position):
             far = distance(self._reach.metric, self.position, position)
             raise CausalityError(
-                f"{self._prefix()} moves from ({self.position[0]:g}, {self.position[1]:g}) to "
-                f"({position[0]:g}, {position[1]:g}), {far:g} away: "
+                f"{self._prefix()} moves from {format_position(self.position)} to "
+                f"{format_position(position)}, {far:g} away: "
                 f"{far - self._reach.max_velocity:g} further than the velocity "
                 f"{self._reach.max_velocity:g}"
             )
@@ -203,8 +203,7 @@ class Member(View):
         flaw = self._reach.metric.flaw(position)
         if flaw is not None:
             raise MetropolisError(
-                f"{self._prefix()} cannot put anything at ({position[0]:g}, {position[1]:g}): "
-                f"{flaw}"
+                f"{self._prefix()} cannot put anything at {format_position(position)}: {flaw}"
             )
 
     def _check_write(self, what: str, position: Position, name: str | None = None) -> None:
@@ -215,7 +214,7 @@ class Member(View):
             self.refused.add(name)
         far = distance(reach.metric, self.position, position)
         raise CausalityError(
-            f"{self._prefix()} writes {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
+            f"{self._prefix()} writes {what} at {format_position(position)}, {far:g} away: "
             f"{far - reach.max_velocity:g} further than the velocity {reach.max_velocity:g}"
         )
 
