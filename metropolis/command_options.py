@@ -60,6 +60,17 @@ class OutputFolder(click.Path):
         return super().convert(value, param, ctx)
 
 
+def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds all `options` to a command, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `given` that are set on the command line."""
     context = click.get_current_context()

@@ -21,6 +21,11 @@ def numbers_table(first: str, *others: str) -> Table:
     return table
 
 
+def or_dash(value: float | None, form: str) -> str:
+    """`value` in the format `form`; a dash for None."""
+    return "–" if value is None else format(value, form)
+
+
 def print_whole(table: Table, console: Console) -> None:
     """Print `table` with whole numbers and names: rich cuts those that do not fit.
 

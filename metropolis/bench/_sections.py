@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import click
 from rich.console import Console
 
+from metropolis.command_options import Command, with_options
 from metropolis.progress import progress_bar
 
 Advance: TypeAlias = Callable[[int], None]
 Rows: TypeAlias = list[dict[str, Any]]
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class ShownSection(Protocol):
@@ -45,15 +45,12 @@ class SectionRun(NamedTuple):
     measure: Callable[[Advance], Rows]
 
 
-def section_options(names: Iterable[str], default: str = "all") -> Callable[[_Command], _Command]:
-    """The options `only`, `quick`, `seed` and `as_json` of a command; `default`: of `only`."""
+def section_options(names: Iterable[str], default: str = "all") -> Callable[[Command], Command]:
+    """The options `only`, `quick`, `seed` and `as_json` of a command.
 
-    def decorate(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    options = (
+    `default` describes the default of `only`.
+    """
+    return with_options(
         click.option(
             "--only", multiple=True, type=click.Choice([*names]),
             help=f"A section; may be repeated. [default: {default}]",
@@ -62,7 +59,6 @@ def section_options(names: Iterable[str], default: str = "all") -> Callable[[_Co
         click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
         click.option("--json", "as_json", is_flag=True, help="Print an object."),
     )  # fmt: skip
-    return decorate
 
 
 def seeded_runs(sections: Mapping[str, Section], quick: bool, seed: int) -> dict[str, SectionRun]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from metropolis.names import counted
 from metropolis.runtime.replays.modes import AUTO_RISK, mode_of
 from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
-from metropolis.tables import numbers_table, print_whole
+from metropolis.tables import numbers_table, or_dash, print_whole
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.schema import Trace
 
@@ -135,21 +135,19 @@ def _print_reuse(console: Console, results: Sequence[ReplayResult], prompt_token
 
 
 def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:
-    def number(value: float | None, form: str) -> str:
-        return "–" if value is None else format(value, form)
-
+    parallelism = result.achieved_parallelism
     shares = [speedup(results, result, "oracle")]
     by_values = speedup(results, result, "oracle_values")
     if by_values is not None:
         shares.append(by_values)
     return [
         result.mode + ("*" if mode_of(result.mode).is_bound else ""),
-        number(result.makespan_sim_s, ",.1f" if result.makespan_sim_s < 10_000 else ",.0f"),
-        number(speedup(results, result, "lockstep"), ".2f"),
-        number(speedup(results, result, "sequential"), ".2f"),
-        " ".join(number(share, ".0%") for share in shares),
-        number(waste(result) if mode_of(result.mode).is_optimistic else None, ".1%"),
-        number(result.achieved_parallelism, ".2f" if result.achieved_parallelism < 100 else ",.0f"),
-        number(result.utilisation, ".0%"),
-        number(result.controller_us_per_agent_step, ".2f"),
+        or_dash(result.makespan_sim_s, ",.1f" if result.makespan_sim_s < 10_000 else ",.0f"),
+        or_dash(speedup(results, result, "lockstep"), ".2f"),
+        or_dash(speedup(results, result, "sequential"), ".2f"),
+        " ".join(or_dash(share, ".0%") for share in shares),
+        or_dash(waste(result) if mode_of(result.mode).is_optimistic else None, ".1%"),
+        or_dash(parallelism, ".2f" if parallelism < 100 else ",.0f"),
+        or_dash(result.utilisation, ".0%"),
+        or_dash(result.controller_us_per_agent_step, ".2f"),
     ]

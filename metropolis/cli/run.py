@@ -20,7 +20,7 @@ from metropolis.cli.run_options import (
     refuse_ineffective,
 )
 from metropolis.cli.run_report import print_estimate, write_json
-from metropolis.cli.verification import verification, verify_options
+from metropolis.cli.verification import VERIFY_OPTIONS, verification
 from metropolis.command_options import (
     INSTANCE,
     MODEL,
@@ -234,7 +234,7 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
     help=OPTION_HELP["stall_s"],
 )
 @click.option("--metrics", metavar="PORT", type=Integer(1, 65535), help=OPTION_HELP["metrics_port"])
-@verify_options
+@VERIFY_OPTIONS
 @click.option("--keep-text", is_flag=True, help=OPTION_HELP["keep_text"])
 @click.option(
     "--timeline/--no-timeline",

@@ -25,7 +25,7 @@ from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.stored import MEMORY
 from metropolis.runtime.reruns.verify import Verified
 from metropolis.sim.cache_choice import ReuseCounts
-from metropolis.tables import numbers_table, print_whole
+from metropolis.tables import numbers_table, or_dash, print_whole
 from metropolis.types import Step
 from metropolis.world.scenario import Scenario
 
@@ -361,10 +361,10 @@ def _comparison_table(rows: Sequence[Compared]) -> Table:
         table.add_row(
             row.mode,
             _seconds(row.makespan_sim_s),
-            _or_dash(row.speedup_over_lockstep, ".2f"),
-            _or_dash(row.speedup_over_sequential, ".2f"),
-            _or_dash(row.share_of_oracle, ".0%"),
-            _or_dash(row.share_of_oracle_values, ".0%"),
+            or_dash(row.speedup_over_lockstep, ".2f"),
+            or_dash(row.speedup_over_sequential, ".2f"),
+            or_dash(row.share_of_oracle, ".0%"),
+            or_dash(row.share_of_oracle_values, ".0%"),
         )
     return table
 
@@ -373,10 +373,6 @@ def _console() -> Console:
     console = Console(markup=False, highlight=False)
     console.width = max(console.width, WIDTH)
     return console
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
 
 
 def _seconds(value: float) -> str:

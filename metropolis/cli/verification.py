@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from metropolis.cli.run_options import RunOptions
+from metropolis.command_options import with_options
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.verify import AGENT_STEPS_MAX, Verified, verify
@@ -17,7 +18,7 @@ from metropolis.types import MetropolisError, Step
 Interruptible = Callable[[Callable[[], None]], Any]
 """Takes a function; returns a context in which Ctrl-C calls it."""
 
-_OPTIONS = (
+VERIFY_OPTIONS = with_options(
     click.option(
         "--verify",
         is_flag=True,
@@ -32,13 +33,7 @@ _OPTIONS = (
         f"[default: as many as make {AGENT_STEPS_MAX:,} agent-steps]",
     ),
 )
-
-
-def verify_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Adds --verify and --verify-steps to a command."""
 
 
 def verification(
