@@ -1,4 +1,4 @@
-// Values that are collected, and then taken in order, each once.
+// A collection of values that are taken together, sorted and without duplicates.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ class Batch {
   void insert(T value) { values_.push_back(std::move(value)); }
   void clear() { values_.clear(); }
 
-  // All values, ascending; it is empty then.
+  // Returns all values, ascending and without duplicates, and removes them.
   std::vector<T> take() {
     const Order before;
     std::ranges::sort(values_, before);
     const auto rest = std::ranges::unique(values_, [&](const T& a, const T& b) {
-      return !before(a, b);  // in a sorted row: they are equal
+      return !before(a, b);  // neighbours of a sorted vector are equal then
     });
     values_.erase(rest.begin(), rest.end());
     return std::exchange(values_, {});

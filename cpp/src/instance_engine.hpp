@@ -66,12 +66,13 @@ class Engine {
   // exactly at the end of a leap over iterations; infinity when idle.
   double next_event_sim_s() const { return next_event_sim_s_; }
 
-  // Whether the request is here and not yet aborted.
+  // Whether the request waits or runs here and is not yet aborted.
   bool may_abort(RequestId id) const { return waits(id) || (runs(id) && !is_aborting(id)); }
-  // Whether it was. Appends its completion if it leaves at once.
+  // Aborts the request if may_abort(), which it returns. Appends a completion if the request leaves
+  // at once.
   bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
 
-  // Keeps nothing of an aborted request.
+  // Frees the KV blocks that the host keeps, or is about to keep, of an aborted request.
   void discard(RequestId id);
 
   void reprioritize(const Priorities& priorities, double now_sim_s);
@@ -93,8 +94,8 @@ class Engine {
 
  private:
   struct Swapped {
-    std::int32_t tokens = 0;         // in host memory, or in the prefix cache
-    std::int32_t copied_blocks = 0;  // those of the tokens that were copied to the host
+    std::int32_t tokens = 0;         // tokens whose KV is in host memory or in the prefix cache
+    std::int32_t copied_blocks = 0;  // blocks of these tokens that were copied to the host
     bool has_token = false;          // see Sequence
   };
   struct Sequence {
@@ -105,10 +106,10 @@ class Engine {
     std::int32_t output_tokens;
     std::int32_t generated_tokens;   // kept up to date except while decoding
     PrefixCache::Block last_shared;  // the last block it holds in the prefix cache
-    std::int64_t computed_tokens;    // in the KV cache; kept up to date except while decoding
+    std::int64_t computed_tokens;    // with KV in the cache; kept up to date except while decoding
     Swapped swapped;
     Units preempted_at;       // the boundary of its preemption; RUNS if it does not wait after one
-    Units preempted;          // waiting after earlier preemptions
+    Units preempted;          // time waited after earlier preemptions
     std::int64_t own_blocks;  // held elsewhere, without those allocated while decoding
     std::int32_t shared_blocks;  // held in the prefix cache
     std::int32_t phase;          // it needs a block when (phase + iteration) % block_tokens == 0
@@ -143,8 +144,8 @@ class Engine {
     Rank rank;
     Swapped swapped;
     std::unique_ptr<const KnownPrefix> known;
-    std::int32_t left_tokens;       // of its answer
-    std::int32_t ahead_tokens = 0;  // of these, decoded in the places of others
+    std::int32_t left_tokens;       // tokens of its answer that are still to be generated
+    std::int32_t ahead_tokens = 0;  // the part of left_tokens decoded in the places of others
   };
   static constexpr Units RUNS = -1;
   enum class State { IDLE, AT_BOUNDARY, ITERATING };
@@ -244,7 +245,7 @@ class Engine {
   DecodeRun leap_{0, 0};               // its cost; a single mixed iteration has no growth
   std::int64_t preemptions_ = 0;
   std::int64_t swapped_blocks_ = 0;
-  std::int64_t charged_blocks_ = 0;  // of these, those that iterations have been charged for
+  std::int64_t charged_blocks_ = 0;  // the part of swapped_blocks_ that iterations were charged for
   std::int64_t prefix_hit_tokens_ = 0;
   std::int64_t reused_tokens_ = 0;
 };

@@ -84,7 +84,7 @@ void Engine::restore_kept(Sequence& sequence) {
   kept_.erase(kept);
 }
 
-// Rule 5, surplus.
+// Rule 5 with `surplus`: lets kept sequences decode in the places that became free.
 void Engine::fill_places() {
   std::vector<Kept*> ready;
   if (!free_places_.empty() && free_places_.front() > 0) {

@@ -106,7 +106,8 @@ class Run {
     }
   }
 
-  // Whether something may complete first that counts: a parent, or one that makes room.
+  // Whether a request may complete before `ready_sim_s` on which the next one depends: its parent,
+  // or, with limited concurrency, any request.
   bool must_advance_before(double ready_sim_s) {
     if (how_.concurrency > 0) {
       if (has_begun_) collect(std::max(now_sim_s_, ready_sim_s));

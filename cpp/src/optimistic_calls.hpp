@@ -22,19 +22,20 @@ class OptimisticCalls {
 
   // Adds the calls of the execution of an agent-step; returns whether there are any.
   bool add(ExecutionId id, Step step, AgentId agent, bool sure);
-  // Its calls in flight come to nothing.
+  // Forgets the execution's calls; the answers to those in flight are ignored.
   void abort(ExecutionId id);
-  // Its calls are needed: those that wait at an instance are sent again, before the speculative
-  // ones.
+  // The execution is sure now: its calls that wait at an instance are sent again, with a priority
+  // before that of speculative calls.
   void promote(ExecutionId id);
-  // Its calls are those of the trace.
+  // Writes the times of the execution's calls to the timeline, and forgets the calls.
   void commit(ExecutionId id);
 
-  // Sends what can be sent, and leaps to the next completion, whose time it returns; appends the
-  // executions whose calls have all completed. Throws std::logic_error if no call is in flight.
+  // Sends all calls that can be sent, and leaps to the next completion, whose time it returns.
+  // Appends to `ended` the executions whose calls have all completed. Throws std::logic_error if no
+  // call is in flight.
   double leap(std::vector<ExecutionId>& ended);
 
-  // Calls sent; those sent again by promotion count once.
+  // The number of calls sent; a call that promote() sent again counts once.
   std::int64_t sent() const { return last_request_ - promoted_; }
 
  private:
@@ -44,7 +45,7 @@ class OptimisticCalls {
     double sent_sim_s = 0, first_token_sim_s = 0, preempted_sim_s = 0, completed_sim_s = 0;
     std::int32_t instance = -1;
   };
-  struct Calls {  // of an execution: the trace's calls from `first` on
+  struct Calls {  // the calls of one execution: those of the trace from index `first` on
     std::size_t first = 0;
     bool sure = false;
     std::size_t open = 0;
@@ -72,7 +73,7 @@ class OptimisticCalls {
   std::set<std::pair<std::size_t, ExecutionId>> ready_;  // to send, in the trace's order
   std::vector<Completion> completions_;
   RequestId last_request_ = 0;
-  std::int64_t promoted_ = 0;  // requests sent again
+  std::int64_t promoted_ = 0;  // the number of requests that promote() sent again
   double now_sim_s_ = 0;
 };
 

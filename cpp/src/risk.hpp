@@ -1,5 +1,5 @@
-// Which agents run ahead in a replay: the chance that their next step is wrong, learned from
-// movement and from the steps that were wrong.
+// Decides which agents run ahead in a replay, by the chance that their next step would be wrong.
+// The chance is learned from movement and from the share of steps that were wrong.
 #pragma once
 
 #include <array>
@@ -12,17 +12,18 @@
 
 namespace metropolis {
 
-// A table of (distance, lag): how often an agent at that distance from where another stands `lag`
-// steps later was in its sight then.
+// How often an agent that lags behind comes into sight. For an agent that stands at p at step s,
+// and another that stood at `distance` from p at step s - `lag`, the table counts how often the
+// other was in sight of p at step s.
 class SightChances {
  public:
   explicit SightChances(double radius) : radius_(radius) {}
 
   void add(double distance, Step lag, bool in_sight);
-  // Of an unknown case: 1/4.
+  // The estimated share of pairs at this distance and lag that are in sight; at first 1/4.
   double chance(double distance, Step lag) const;
 
-  // The lags that are worth learning: geometric.
+  // The lags that are learned: a roughly geometric series.
   static constexpr std::array<Step, 14> LAGS{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128};
 
  private:
@@ -49,7 +50,7 @@ class OutcomeChances {
 
   static Kind kind(double in_sight, Step own_steps);
   void add(Kind kind, bool right);
-  // Before anything is known of `kind`: half of `in_sight`.
+  // The estimated share of steps of `kind` that are wrong; at first half of `in_sight`.
   double chance(Kind kind, double in_sight) const;
 
  private:
@@ -63,12 +64,12 @@ class OutcomeChances {
   std::vector<Count> counts_ = std::vector<Count>((IN_SIGHT.size() + 1) * OWN_STEPS);
 };
 
-// Judges which agents run ahead.
+// Decides which agents run ahead.
 class SightRisk {
  public:
   SightRisk(const TraceView& trace, const Metric& metric, const OptimisticOptions& options);
 
-  // The agent's next step is `step` now: it, and those who waited for it, are judged again.
+  // The agent's next step is `step` now: it and the agents that waited for it are judged again.
   void progress(AgentId agent, Step step);
   // The agent's steps below `step` are final.
   void finalise(AgentId agent, Step step) { final_[static_cast<std::size_t>(agent)] = step; }
@@ -78,8 +79,8 @@ class SightRisk {
   // A step of `kind` that ran ahead was right or wrong.
   void learn(OutcomeChances::Kind kind, bool right) { outcomes_.add(kind, right); }
 
-  // Those of `candidates` that run ahead, while `calls` are in flight. Each is judged after a
-  // progress, and again when a greater chance of being wrong is allowed.
+  // Returns the agents among `candidates` that run ahead while `calls` calls are in flight. Each is
+  // judged after progress(), and again when a greater chance of being wrong is allowed.
   std::vector<AgentId> daring(const std::vector<AgentId>& candidates, std::int64_t calls,
                               double now_sim_s);
 
@@ -90,8 +91,8 @@ class SightRisk {
   double allowed(AgentId agent) const;
   template <class M>
   bool dares(const M& metric, AgentId agent, double risk_max);
-  // The chance that the agent's next step is wrong. `laggards` become the agents that may come into
-  // sight; if one is in sight, it is that one.
+  // The chance that the agent's next step is wrong. Sets `laggards` to the agents behind that may
+  // come into sight; if one is in sight already, to that agent alone.
   template <class M>
   double chance(const M& metric, AgentId agent, std::vector<AgentId>& laggards);
   template <class M>
@@ -102,18 +103,18 @@ class SightRisk {
   TraceView trace_;
   Metric metric_;
   OptimisticOptions options_;
-  double reach_;  // beyond it, plus the velocity for each step of lag, nobody comes into sight
+  double reach_;  // beyond it, plus the velocity per step of lag, no agent comes into sight
   SightChances chances_;
   OutcomeChances outcomes_;
-  Step learned_ = 0;  // steps below it have been learned from
+  Step learned_ = 0;  // chances_ contains the steps below this one
   std::vector<Step> next_, final_;
   std::vector<OutcomeChances::Kind> kinds_;
   Step slowest_ = 0;
-  double mean_lead_ = 0;  // in steps, of all agents over the slowest one
+  double mean_lead_ = 0;  // mean number of steps that agents are ahead of the slowest one
   std::set<AgentId> unjudged_;
   std::vector<std::vector<AgentId>> waiting_on_;
-  std::vector<double> refused_;         // agent -> a chance that was too great for it; JUDGED: none
-  double calls_ = 0, calls_sim_s_ = 0;  // their average, and when it was updated
+  std::vector<double> refused_;         // by agent: the chance for which it was refused, or JUDGED
+  double calls_ = 0, calls_sim_s_ = 0;  // the average calls in flight; the time of its last update
 };
 
 }  // namespace metropolis

@@ -11,20 +11,21 @@
 
 namespace metropolis {
 
-// Each agent-step that others depend on writes an entity of its own.
+// Translates dependencies by value into questions about entities: each agent-step that others
+// depend on writes one entity, which only it writes.
 class ValueReads {
  public:
   // The trace is borrowed. Throws std::invalid_argument if there are too many such agent-steps.
   explicit ValueReads(const TraceView& trace);
 
-  // The questions of an agent-step.
+  // The questions that an agent-step asks: one for each agent-step that it depends on.
   std::vector<Question> questions(Step step, AgentId agent) const;
-  // The entity that an agent-step writes.
+  // The entity that an agent-step writes; nullopt if no other depends on it.
   std::optional<EntityId> written(Step step, AgentId agent) const;
 
  private:
   TraceView trace_;
-  std::vector<std::size_t> rows_;  // of the writing agent-steps, ascending
+  std::vector<std::size_t> rows_;  // the rows of the agent-steps that write, ascending
 };
 
 }  // namespace metropolis

@@ -56,8 +56,8 @@ struct Request {
   std::vector<Segment> prefix = {};
   // The leading tokens that start from the cache of another instance or model, and the share of
   // their prefill that is left, from 0 (they need none) to 1; it is rounded to detail::SHARE_BITS.
-  // Tokens that the instance itself has cached cost nothing, as without. A preemption ends the
-  // reuse: the other cache may have gone.
+  // Tokens that the instance itself has cached cost nothing, as without reuse. A preemption ends
+  // the reuse, since the other cache may have been evicted.
   std::int32_t reused_tokens = 0;
   double reused_share = 0;
 };
@@ -143,12 +143,13 @@ class InstancePool {
   // changes nothing, and for one that ends until then.
   void abort(RequestId id, double now_sim_s, bool keep = false);
 
-  // Frees what the host keeps, or would keep, of an aborted request that will not come again.
+  // Frees the KV blocks that the host keeps, or is about to keep, of an aborted request that will
+  // not be submitted again.
   // Throws std::invalid_argument for a time like submit().
   void discard(RequestId id, double now_sim_s);
 
-  // Gives requests, waiting and running ones, another Request::priority. Ids that are not
-  // outstanding are ignored. Throws std::invalid_argument for a time like submit().
+  // Changes the Request::priority of waiting and running requests. Ids that are not outstanding are
+  // ignored. Throws std::invalid_argument for a time like submit().
   void reprioritize(const Priorities& priorities, double now_sim_s);
 
   // Whether the request is outstanding and no instance has begun it; false if it is unknown.
@@ -170,7 +171,7 @@ class InstancePool {
 
   // The running sequences and their progress at the pool's current time.
   std::vector<Progress> progress(std::int32_t instance) const;
-  // The waiting sequences that have tokens, since they were preempted.
+  // The waiting sequences that have tokens of their answers, because they were preempted.
   std::vector<Progress> preempted(std::int32_t instance) const;
   InstanceStatus status(std::int32_t instance) const;
 
@@ -182,7 +183,7 @@ class InstancePool {
   std::int64_t preemptions() const;
 
   // Throws std::invalid_argument for an invalid profile, and for a request that an idle instance
-  // cannot serve that decides after each iteration.
+  // with decision_iterations = 1 cannot serve.
   static void check_fits(const Profile& profile, const Request& request);
 
   // Duration of an iteration in which `sequences` decode, reading `kv_tokens`, and the first

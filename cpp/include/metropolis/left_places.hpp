@@ -1,8 +1,9 @@
 // The places that entities have left, for the dependencies by value of a run
 // (metropolis/runtime/live/recorded_dependencies.py).
 //
-// A change needs steps of agents. It is known to an agent that knows each of these steps or a later
-// one; who knows the last time that an entity left a place of a cell knows the times before.
+// A change depends on steps of agents. An agent knows a change if, for each of these steps, it
+// knows that step or a later one of the same agent. An agent that knows the last time at which an
+// entity left a place of a cell knows all earlier times.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +23,24 @@ class LeftPlaces {
  public:
   using Entity = std::int32_t;
   using Change = std::vector<std::pair<AgentId, Step>>;
-  using Known = std::function<std::int64_t(AgentId)>;  // the latest step known, -1: none
+  using Known = std::function<std::int64_t(AgentId)>;  // the latest known step; -1: none is known
 
   // Cells are nodes of a graph, or squares of the plane, as in metropolis/world/cells.py: their
   // side is at least 1, and at least every finite radius. Members throw std::invalid_argument when
   // a place is no valid position or a radius is greater.
   LeftPlaces(Metric metric, double cell_size);
 
-  // `entity` leaves a place. Steps are in order, from 0; a change that needs one agent needs this
-  // step. Throws during unknown_to(), too: `known` may call anything.
+  // Records that `entity` leaves a place. Steps must not decrease; a change that depends on a
+  // single agent depends on that agent's `step`. Throws also if it is called during unknown_to(),
+  // by `known`.
   void leave(Entity entity, Position place, Step step, Change change);
 
   // Whether a place that is perceived from `centre` was left after the step `since`.
   bool has_left(Position centre, double radius, Step since);
 
-  // The changes by which entities left the places that are perceived from `centre`, unless the
-  // agent knows them; of several that need one agent alone, the last. `since`: only later ones.
+  // Returns the changes after the step `since` (nullopt: all) by which entities left places that
+  // are perceived from `centre` and that the agent does not know. Of several changes that depend on
+  // one agent alone, it returns the last.
   std::vector<std::pair<Entity, Change>> unknown_to(AgentId agent, const Known& known,
                                                     Position centre, double radius,
                                                     std::optional<Step> since);
@@ -50,7 +53,7 @@ class LeftPlaces {
   };
   struct Leaver {
     Entity entity;
-    AgentId writer;          // alone needed by all its changes; SEVERAL: there is none
+    AgentId writer;          // the only agent that all its changes depend on, or SEVERAL
     std::vector<Left> left;  // the last time at each place, in order
   };
   struct Leavers {
@@ -80,13 +83,13 @@ class LeftPlaces {
   void check(Position place) const;
   bool perceives(Position p, Position q, double radius) const;
   Cell cell(double x, double y) const;
-  // Those of the cells within `radius`, and possibly of others.
+  // The leavers of the cells within `radius`, and possibly of further cells.
   std::vector<Leavers*> near(Position centre, double radius);
 
   Metric metric_;
   double size_;
   std::unordered_map<Cell, Leavers, CellHash> cells_;
-  Step step_ = 0;  // of the last time that a place was left
+  Step step_ = 0;  // the step at which a place was left last
   int searches_ = 0;
 };
 

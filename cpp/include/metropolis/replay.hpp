@@ -131,8 +131,9 @@ class TraceReplay {
   std::int64_t total_agent_steps() const {
     return static_cast<std::int64_t>(trace_.agents) * trace_.steps;
   }
-  // The agent that `agent` has waited for if it begins `step` now: of those that have just
-  // committed a step not above it the nearest, in a straight line. NO_AGENT: it has not waited.
+  // The agent that `agent` waited for last, if it begins `step` now: the nearest, in a straight
+  // line, of the agents that have just committed `step` or an earlier one. NO_AGENT: it has not
+  // waited.
   AgentId awaited(Step step, AgentId agent) const;
 
   TraceView trace_;
@@ -153,7 +154,7 @@ class TraceReplay {
     Step step;
     AgentId agent;
   };
-  std::vector<AgentStep> just_committed_;  // what unblocks the agents that are dispatched now
+  std::vector<AgentStep> just_committed_;  // the commits that unblock the agents dispatched now
 
  private:
   bool broken_ = false;  // an exception has ended run()
@@ -186,9 +187,9 @@ class Replay final : public TraceReplay {
   std::vector<std::size_t> free_slots_;
   std::queue<std::size_t> finished_;        // slots of clusters that can commit
   std::vector<std::size_t> slot_of_;        // the cluster of each agent, as its slot
-  std::vector<Step> step_of_;               // of each agent
-  std::vector<std::int64_t> open_calls_;    // uncompleted ones of each agent in its current step
-  std::vector<std::int32_t> open_parents_;  // uncompleted ones of each call
+  std::vector<Step> step_of_;               // the current step of each agent
+  std::vector<std::int64_t> open_calls_;    // by agent: uncompleted calls of its current step
+  std::vector<std::int32_t> open_parents_;  // by call: its uncompleted parents
   // Calls that can be sent, by index, which is the order of (step, agent, number).
   std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready_;
 

@@ -14,8 +14,8 @@ struct SpeculationBenchResult {
 };
 
 // Every agent walks to and fro on a line of its own, and reads all agents within its perception
-// radius of 4 tiles. It runs at most 4 steps ahead of the controller. Arguments and errors as of
-// bench_controller, but for options.steps: at most 10,000.
+// radius of 4 tiles. It runs at most 4 steps ahead of the controller. Arguments and errors are
+// those of bench_controller, except that options.steps is at most 10,000.
 SpeculationBenchResult bench_speculation(const ControllerBenchOptions& options);
 
 }  // namespace metropolis
