@@ -91,10 +91,10 @@ def _private(path: str, flags: int) -> int:
 
 
 def checked(text: bytes, begins: bytes, checksum: int) -> bytes | str:
-    """The fields of a line, or the error as text.
+    """Return the fields of the line `text`, or a text that says why the line is damaged.
 
-    They are between the checksum that follows `begins` and the end; `checksum` is that of the line
-    before.
+    A line is `begins`, its checksum, a comma, the fields, "}" and a line break. `checksum` is the
+    checksum of the line before, from which this one is computed.
     """
     if not text.startswith(begins):
         return f"it should begin with {begins.decode()}"
@@ -115,7 +115,7 @@ def write_all(file: FileIO, content: bytes | bytearray | memoryview) -> None:
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Raise an OSError as UnwritableError, with the file's name."""
+    """Within this context, turn an OSError into an UnwritableError that names the file."""
     try:
         yield
     except OSError as error:

@@ -58,7 +58,7 @@ class Format:
     name: str
     version: int
     repair: str
-    """How to repair damage; `{intact}` stands for the number of intact lines before it there."""
+    """How to repair damage; `{intact}` stands for the number of intact lines before the damage."""
 
     def header(self, run: str) -> bytes:
         """The fields of the first line of a file of `run`."""
@@ -72,7 +72,7 @@ class Format:
         """The error for line `number`; `first` is the number of the file's first line."""
         repair = self.repair.format(intact=number - first)
         if number == first == 1 and repair != self.repair:  # nothing is intact
-            repair = f"it may be no {self.name}: name one, or restore the file"
+            repair = f"it may not be a {self.name}: name such a file, or restore this one"
         elif number < first:  # the lines between are missing, or the file is another run's
             repair = f"it begins with line {first}; restore the file"
         return DamagedError(f"{path}, line {number}: is damaged ({why})", repair, path)
@@ -92,9 +92,9 @@ class Line:
     mark: Mark
     fields: bytes
     file: Path
-    """Where it is: the file that was given, or one of its segments."""
+    """The file that contains the line: the file that was given, or one of its segments."""
     first: int
-    """The number of the first line there."""
+    """The number of the first line in `file`."""
 
     @property
     def content(self) -> bytes:
@@ -103,7 +103,7 @@ class Line:
 
 
 def with_content(content: bytes, before: bytes = b"") -> bytes:
-    """The fields of a line with `content`, after the fields `before`."""
+    """Return the fields of a line: the fields `before`, then `content` as the field `is`."""
     return b"%b%b%b" % (before, _IS, content)
 
 
@@ -133,7 +133,7 @@ class LineFile:
         yield from lines
 
     def cut(self, last: Line | None) -> None:
-        """Remove the lines after `last`, which was read; None: those after the first line."""
+        """Remove the lines after `last`, which was read; None: all after the file's first line."""
         last = last or self._first
         with reported(self.path):
             if last is None:
@@ -150,19 +150,19 @@ class LineFile:
             self._remove_segments(last.first)
 
     def _remove_segments(self, since: int) -> None:
-        """Remove those whose first line is `since` or later, the last one first."""
+        """Remove the segments whose first line is `since` or later, from the last to the first."""
         for first, segment in reversed(_segments(self.path)):
             if first >= since:
                 segment.unlink()
 
     def _to(self, last: Line) -> bytes:
-        """The lines of the file that `last` is in, up to it."""
+        """The lines of the file `last.file`, up to and with `last`."""
         texts = _texts(self.path, self._kind, last.first)
         count = last.mark.lines + 2 - last.first
         return b"".join(text for _, _, text in islice(texts, count))
 
     def append(self, lines: Iterable[bytes]) -> None:
-        """Write the fields of the next lines, all or none.
+        """Append a line for each of `lines`, the lines' fields; all are written, or none.
 
         Raises UnwritableError when they cannot be written.
         """
@@ -192,7 +192,7 @@ class LineFile:
         self._replace(b"")
 
     def _replace(self, content: bytes) -> None:
-        """Replace the file, whose readers keep the old one."""
+        """Replace the file atomically; whoever is reading it continues to read the old content."""
         write_atomically(self.path, content)
         replaced, self._file = self._file, self._open()
         replaced.close()
@@ -227,12 +227,13 @@ class LineFile:
 def read_lines(
     path: Path, kind: Format, run: str | None = None, after: Mark | None = None
 ) -> Iterator[Line]:
-    """Yield the lines of a file of `run` (None: of any run), those after the line `after` only if
-    it is given; none if the file does not exist.
+    """Yield the lines of a file of `run` (None: of any run); none if the file does not exist.
 
-    An unfinished last line is skipped. Raises DamagedError at the first damaged line, RewoundError
-    if the line `after` is no longer there, MetropolisError when the file is of another run or
-    format. The file may grow meanwhile.
+    With `after`, only the lines after that position are yielded; otherwise all but the first one,
+    the header. An unfinished last line is skipped. The file may grow meanwhile.
+
+    Raises DamagedError at the first damaged line, RewoundError if the line at `after` is no longer
+    there, MetropolisError when the file is of another run or format.
     """
     if path.exists():
         lines = _lines(path, kind, run, after)
@@ -240,9 +241,9 @@ def read_lines(
 
 
 def texts_of_lines(path: Path, kind: Format, number: int) -> Iterator[bytes]:
-    """The lines from line `number` on as they stand, not compared with their checksums.
+    """Yield the lines from line `number` on, without a comparison with their checksums.
 
-    Raises DamagedError.
+    Raises DamagedError if a file cannot be read.
     """
     return (text for _, _, text in _texts(path, kind, number))
 
@@ -265,7 +266,7 @@ def write_document(path: Path, kind: Format, run: str, content: Iterable[bytes])
 def read_document(path: Path, kind: Format, run: str | None = None, form: Any = Any) -> Any:
     """Read the content that `write_document` wrote, as the type `form`.
 
-    Raises MetropolisError as `read_lines`.
+    Raises DamagedError on damage, MetropolisError if the file is of another run or format.
     """
     line = checked(_decompressed(path, kind, 1), _begins(1), 0)
     if isinstance(line, str):
@@ -307,9 +308,9 @@ def _lines(path: Path, kind: Format, run: str | None, after: Mark | None = None)
 
 
 def _texts(path: Path, kind: Format, number: int) -> Iterator[tuple[Path, int, bytes]]:
-    """The lines from line `number` on: the file, the number of the first line there, the line.
+    """Yield the lines from line `number` on: the file, the number of its first line, the line.
 
-    The last one may be unfinished.
+    The last line may be unfinished.
     """
     with open_regular(path, "r") as raw, open(raw.fileno(), "rb", closefd=False) as newest:
         start = _first_number(raw)  # before the segments are listed: this file may become one
@@ -335,7 +336,7 @@ def _first_number(file: FileIO) -> int | None:
 
 
 def _decompressed(path: Path, kind: Format, first: int) -> bytes:
-    """The lines of a compressed file; `first` is the number of the first one."""
+    """The lines of a compressed file; `first` is the number of its first line."""
     with open_regular(path, "r") as file, gzip.open(file) as compressed:
         try:
             return compressed.read(LINE_MAX_BYTES)

@@ -53,9 +53,9 @@ class Bought:
     prompt_tokens: int
     output_tokens: int
     lost_tokens: int
-    """Upper bound, for attempts of this start that got no answer."""
+    """Upper bound of the tokens of attempts in this start that got no answer."""
     cost: float | None
-    """Lost tokens included."""
+    """The cost of the answers and of the lost tokens; None: prices are not known."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,20 @@ class Summary:
     begins: str
     """Simulated time of step 0."""
     span_s: float
-    """Simulated seconds that `steps` cover."""
+    """Simulated seconds of the world that `steps` cover."""
     mode: str
     rule: str | None
     seed: int
     llm: str
     model: str | None
     models: Mapping[str, str]
-    """The models named for functions and for @agents."""
+    """Function or @agent -> its model."""
     stopped: str | None
     history_sha256: str
     verified: Verified | None
     """The result of `--verify`; None without it."""
     calls: int
-    """Calls in the history; tokens and cost below are theirs."""
+    """Calls in the history; the next three fields are the tokens and the cost of these calls."""
     prompt_tokens: int
     output_tokens: int
     cost: float | None
@@ -96,7 +96,7 @@ class Summary:
     makespan_s: float
     """Time since the run began: sim_s if simulated, otherwise wall_s."""
     makespan_note: str | None
-    """What it leaves out, or includes beside the steps of the history; None: nothing."""
+    """What `makespan_s` leaves out, or includes beside the steps of the history; None: nothing."""
     wall_s: float
     """Wall time of this start."""
     reuse: Mapping[str, Any] | None
@@ -105,15 +105,15 @@ class Summary:
     profile: str
     instances: int
     concurrency: int
-    """Maximum calls in flight, which `comparison` does not know."""
+    """Maximum calls in flight; `comparison` does not apply this limit."""
     comparison: Sequence[Compared]
-    """Always simulated; empty for a run without calls."""
+    """Estimates of the modes, always simulated; empty for a run without calls."""
     no_comparison: str | None
     """Why a run with calls has no comparison, and how to get one."""
     compared_from: Step
     """The first step of `comparison`, which covers only the end of a long run."""
     lineage: Sequence[Origin]
-    """The ancestors of a branch, the run it branched from last."""
+    """The ancestors of a branch, from the oldest to the run that it branched from."""
     out: str
     paths: Mapping[str, str]
 

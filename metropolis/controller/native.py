@@ -26,9 +26,9 @@ def native_controller(
     check_moves: bool = True,
     steps: Sequence[Step] = (),
 ) -> _core.Controller:
-    """The C++ object, for a C++ caller; parameters as of `ReferenceController`.
+    """The C++ object, for a C++ caller; the parameters are those of `ReferenceController`.
 
-    `positions` is (agents, 2). Raises MetropolisError on bad input.
+    `positions` has the shape (agents, 2). Raises MetropolisError on bad input.
     """
     with input_checked():
         return _core.make_controller(
@@ -58,7 +58,7 @@ def mined_controller(
 
 
 def value_controller(steps: Step, agents: int, dependencies: ValueDependencies) -> _core.Controller:
-    """The C++ object that follows dependencies by value; otherwise as `mined_controller`."""
+    """The C++ object that follows dependencies by value; for the rest, see `mined_controller`."""
     offsets, writer, ago = dependencies.offsets, dependencies.writer, dependencies.ago
     with input_checked():
         return _core.make_value_controller(agents, steps, offsets, writer, ago)
@@ -85,7 +85,10 @@ class NativeController:
         check_moves: bool = True,
         steps: Sequence[Step] = (),
     ) -> NativeController:
-        """Parameters as of `ReferenceController`."""
+        """The parameters are those of `ReferenceController`.
+
+        Raises MetropolisError on bad input.
+        """
         core = native_controller(
             rule,
             metric,

@@ -24,16 +24,17 @@ class Frame:
     position: Position
     look: Look
     lines: Lines = ()
-    """Its conversation or speech."""
+    """The conversation or the speech that the agent takes part in; empty: none."""
     in_dialogue: bool = False
-    """Whether the lines are those of a dialogue, which lasts until its look changes."""
+    """Whether `lines` are a dialogue, which is shown until the agent's look changes."""
 
 
 Frames = dict[str, Frame]
+"""Name of an agent -> its frame."""
 
 
 def initial_frames(view: ViewFile, names: Sequence[str]) -> Frames:
-    """By name, before step 0."""
+    """Return the frames before step 0; `names` are those of the agents, by id."""
     rows = zip(names, view.beginning, view.looks, strict=True)
     return {name: Frame(position, look) for name, position, look in rows}
 
@@ -67,7 +68,7 @@ def frames_of(
 
 
 def dialogue_of(appearance: Appearance, event: Event) -> tuple[set[str], Lines]:
-    """Who takes part in a dialogue, and its lines; nothing for other events."""
+    """The names of those who take part in a dialogue, and its lines; empty for other events."""
     if event.kind not in appearance.dialogue:
         return set(), ()
     lines = _lines(appearance, event)

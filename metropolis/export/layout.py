@@ -18,17 +18,17 @@ from metropolis.timeline.columns import Float64, Timeline
 from metropolis.timeline.derived import Int64, waits
 
 LEAST_US = 1
-"""The shortest slice."""
+"""The shortest duration of a slice, in microseconds."""
 
 
 def rows_without_overlap(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """The row of each interval, so that those of a row do not overlap: first fit, from row 0.
+    """Return the row of each interval: the first row, from 0, in which no interval overlaps it.
 
-    `begins` ascends.
+    `begins` must ascend.
     """
     rows: list[int] = []
     busy: list[tuple[int, int]] = []
-    """(end, row), earliest first."""
+    """A heap of (end, row) of the rows with an open interval, the earliest end first."""
     free: list[int] = []
     for begin, end in zip(begins, ends, strict=True):
         while busy and busy[0][0] <= begin:
@@ -40,7 +40,7 @@ def rows_without_overlap(begins: Sequence[int], ends: Sequence[int]) -> list[int
 
 
 def predecessors(rows: Sequence[int]) -> dict[int, int]:
-    """Index of an interval -> that of the one before it in its row."""
+    """Index of an interval -> index of the interval before it in its row."""
     last: dict[int, int] = {}
     found = {}
     for index, row in enumerate(rows):
@@ -56,9 +56,10 @@ def set_apart(
     order: Sequence[int],
     *follows: Mapping[int, int],
 ) -> None:
-    """Let each interval take at least LEAST_US and begin at the ends of those that it follows.
+    """Let each interval take at least LEAST_US, and not begin before the ends of its predecessors.
 
-    `follows`: index of an interval -> that of one before it in `order`; others are ignored.
+    `begins` and `ends`, in microseconds, are changed in place. Each of `follows` maps the index of
+    an interval to the index of a predecessor, which is ignored unless it is earlier in `order`.
     """
     placed = bytearray(len(begins))
     for index in order:
@@ -75,14 +76,18 @@ class Layout:
     """Lists with a value per slice, in the order in which a thread's slices are written."""
 
     source: list[int]
-    """The row of the timeline."""
+    """The row of the slice's agent-step or call in the timeline."""
     row: list[int]
+    """The row of the slice on the page, from 0, among those of its agent or instance."""
     begin_us: list[int]
     end_us: list[int]
 
 
 def call_layout(calls: Int64, begin_us: Int64, end_us: Int64) -> Layout:
-    """The layout of the rows `calls` of one agent or instance, with these begins and ends."""
+    """The layout of the calls of one agent or instance.
+
+    `calls` are rows of the timeline; all three arrays have the shape (calls,).
+    """
     order = np.argsort(begin_us, kind="stable")
     begins, ends = begin_us[order].tolist(), end_us[order].tolist()
     rows = rows_without_overlap(begins, ends)
@@ -97,7 +102,7 @@ class StepLayout(Layout):
     bounds: list[int]
     """(agents + 1,): agent a has the slices [bounds[a], bounds[a + 1])."""
     blocker: dict[int, int]
-    """Slice -> the slice whose commit it waited for."""
+    """Index of a slice -> index of the slice whose commit it waited for."""
 
 
 def step_layout(timeline: Timeline, end_s: float) -> StepLayout:
@@ -125,13 +130,13 @@ def step_layout(timeline: Timeline, end_s: float) -> StepLayout:
 
 
 def microseconds(times_s: Float64) -> Int64:
-    """Whole microseconds."""
+    """Return seconds as whole microseconds."""
     return np.rint(times_s * 1e6).astype(np.int64)
 
 
 def ends_us(begin_us: Int64, times_s: Float64, end_s: float) -> Int64:
-    """The microseconds of `times_s`; of `end_s` where there is none.
+    """Return `times_s` in whole microseconds, with `end_s` in place of NaN.
 
-    No end precedes its begin: a wall clock that is set back may have given such times.
+    An end before its begin, which a wall clock that was set back can cause, becomes the begin.
     """
     return np.maximum(begin_us, microseconds(np.where(np.isnan(times_s), end_s, times_s)))

@@ -22,7 +22,7 @@ from metropolis.timeline.columns import NONE, Float64, Timeline
 from metropolis.timeline.derived import Int64, progress_of, sum_over_time
 
 WAITS = "waits for"
-"""The kind of the arrows."""
+"""The name of the arrows from a blocker's agent-step to the one that waited for it."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Lane:
     """One timeline of a trace."""
 
     name: str
-    """Distinguishes it from others; empty if it is the only one."""
+    """The prefix of the lane's processes; empty if there is only one lane."""
     timeline: Timeline
     agents: Sequence[str]
-    """Their names, by id."""
+    """The name of each agent, by id."""
 
 
 def write_perfetto(
@@ -41,7 +41,7 @@ def write_perfetto(
 ) -> None:
     """Write a trace of `lanes`, which share one axis of time.
 
-    `advance` is called with numbers of agent-steps and calls.
+    `advance` is called with the number of agent-steps and calls written since its last call.
     """
     facts = [
         {
@@ -73,16 +73,16 @@ class _LaneWriter:
         self._end_s = max(float(np.nanmax(one, initial=0.0)) for one in times)
         self._steps = step_layout(timeline, self._end_s)
         self._arrow_to: dict[int, int] = {}
-        """Slice of an agent-step that waited -> its arrow."""
+        """Index of the slice of an agent-step that waited -> number of its arrow."""
         self._arrows_from: dict[int, list[int]] = {}
-        """Slice of a blocker's agent-step -> the arrows that begin there."""
+        """Index of the slice of a blocker's agent-step -> numbers of the arrows from it."""
         for waiting, blocker in self._steps.blocker.items():
             self._arrow_to[waiting] = arrow = next(arrows)
             self._arrows_from.setdefault(blocker, []).append(arrow)
         self._agents_pid = events.process(f"{self._prefix}agents, {self._time}")
 
     def write_agents(self, advance: Callable[[int], None]) -> None:
-        """A thread per agent with its agent-steps, and threads below with its calls."""
+        """Write a thread per agent with its agent-steps, and threads below with its calls."""
         calls, bounds = self._timeline.calls, self._steps.bounds
         order = np.argsort(calls.agent, kind="stable")
         call_bounds = np.searchsorted(calls.agent[order], np.arange(len(self._names) + 1)).tolist()
@@ -127,7 +127,7 @@ class _LaneWriter:
             events.instant(pid, tids[0], "failed call", name, now_us, self._facts(row))
 
     def write_instances(self) -> None:
-        """A process per instance: threads with its calls, and counters."""
+        """Write a process per instance: threads with its calls, and counters."""
         calls = self._timeline.calls
         ran = (calls.instance != NONE) & ~calls.failed
         begin_s = np.where(np.isnan(calls.started_s), calls.sent_s, calls.started_s)
@@ -143,7 +143,7 @@ class _LaneWriter:
             self._write_sum(pid, "KV", "tokens", begins, ends, tokens)
 
     def _threads(self, pid: int, rows: Sequence[int], name: Callable[[int], str]) -> list[int]:
-        """The threads of `rows`, at least of row 0, with their names."""
+        """Create a thread for each row up to the last of `rows`, at least row 0; return the ids."""
         return [self._events.thread(pid, name(row)) for row in range(max(rows, default=0) + 1)]
 
     def _write_call_slices(self, pid: int, tids: Sequence[int], layout: Layout) -> None:
@@ -159,7 +159,7 @@ class _LaneWriter:
         return begins, ends_us(begins, self._timeline.calls.completed_s[calls], self._end_s)
 
     def write_counters(self) -> None:
-        """Counters of all agents: calls in flight, floor and lead."""
+        """Write the counters of all agents: calls in flight, floor and lead."""
         calls, pid, events = self._timeline.calls, self._agents_pid, self._events
         sent = np.flatnonzero(~calls.failed)
         begins, ends = self._span_us(calls.sent_s[sent], sent)
@@ -179,13 +179,13 @@ class _LaneWriter:
     def _write_sum(
         self, pid: int, name: str, unit: str, begins: Int64, ends: Int64, amounts: Int64
     ) -> None:
-        """A counter: the sum of `amounts` over the intervals that are open."""
+        """Write a counter whose value is the sum of `amounts` over the intervals that are open."""
         times, values = sum_over_time(begins, ends, amounts)
         for now_us, value in zip(times.tolist(), values.tolist(), strict=True):
             self._events.counter(pid, name, unit, now_us, value)
 
     def _facts_of_step(self, row: int) -> dict[str, Any]:
-        """The arguments of an agent-step."""
+        """The arguments that a slice of an agent-step shows; `row` is its row in the timeline."""
         rows = self._timeline.executions
         args: dict[str, Any] = {
             "step": int(rows.step[row]),
@@ -200,7 +200,7 @@ class _LaneWriter:
         return args
 
     def _facts(self, row: int) -> dict[str, Any]:
-        """The arguments of a call."""
+        """The arguments that a slice of a call shows; `row` is its row in the timeline."""
         calls = self._timeline.calls
         args: dict[str, Any] = {
             "agent": self._names[calls.agent[row]],

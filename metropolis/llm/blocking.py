@@ -55,17 +55,17 @@ class BlockingLLM:
             call.cancel()
 
     def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> Completion:
-        """As LLM.chat, with the same options."""
+        """See `LLM.chat`, which has the same options."""
         return self._wait(lambda: self._llm.chat(messages, **options))
 
     def complete(self, prompt: str, **options: Unpack[Options]) -> Completion:
-        """As LLM.complete, with the same options."""
+        """See `LLM.complete`, which has the same options."""
         return self._wait(lambda: self._llm.complete(prompt, **options))
 
     def stream(
         self, messages: str | Sequence[Message], **options: Unpack[Options]
     ) -> Iterator[str]:
-        """As LLM.stream, with the same options."""
+        """See `LLM.stream`, which has the same options."""
         pieces = self._llm.stream(messages, **options)
 
         async def next_piece() -> str | None:

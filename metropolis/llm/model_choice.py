@@ -19,13 +19,15 @@ class ModelChoice:
     """The model of each call: the agent's, else the function's, else the default."""
 
     default: str | None = None
+    """The model of all other calls; None: the backend's own."""
     by_function: Mapping[str, str] = field(default_factory=dict)
+    """Name of a function -> the model of its calls, but for those of agents in `by_agent`."""
     by_agent: Mapping[str, str] = field(default_factory=dict)
-    """By the agent's name."""
+    """Name of an agent -> the model of its calls."""
 
     @classmethod
     def parse(cls, specs: Sequence[str]) -> ModelChoice:
-        """The choice that texts of one of the `FORMS` make.
+        """Read texts that each have one of the `FORMS`.
 
         Raises MetropolisError on another form, and if two entries contradict each other.
         """
@@ -43,17 +45,17 @@ class ModelChoice:
 
     @property
     def own(self) -> Mapping[str, str]:
-        """The models named for functions and for @agents."""
+        """Function or @agent -> its model, without the default."""
         agents = {f"@{name}": model for name, model in self.by_agent.items()}
         return {**self.by_function, **agents}
 
     @property
     def named(self) -> frozenset[str]:
-        """All models that calls may ask for, but for the default."""
+        """All models that calls may ask for, without the default."""
         return frozenset(self.own.values())
 
     def of(self, agent: str, function: str) -> str | None:
-        """The model of a call of the agent with this name; None: the backend's."""
+        """The model of a call of `agent`, a name; None: the backend's own."""
         return self.by_agent.get(agent) or self.by_function.get(function) or self.default
 
     def check_agents(self, names: Collection[str]) -> None:
@@ -65,7 +67,7 @@ class ModelChoice:
         _check("function", self.by_function, names)
 
     def applied_to(self, trace: Trace) -> Trace:
-        """The trace with these models; calls for which there is none keep theirs.
+        """Return the trace with these models; a call for which there is none keeps its model.
 
         Raises MetropolisError if the trace lacks one of the agents or functions.
         """
@@ -96,7 +98,7 @@ class ModelChoice:
 
 
 def _entries(spec: str) -> list[tuple[str, str]]:
-    """(function, @agent or nothing, model) of each entry of one text."""
+    """(function, @agent or "", model) of each entry of one text; "" stands for the default."""
     if "=" not in spec:
         entries = [("", "", spec)]
     else:

@@ -14,11 +14,11 @@ from metropolis.types import MetropolisError, Step
 
 FORMAT, VERSION = "metropolis-timeline", 1
 FOLDER = "timeline"
-"""The name of the folder in that of a run, or of a replay's lane."""
+"""The name of a timeline's folder within the folder of a run or of a replay's lane."""
 EXECUTIONS, CALLS = "executions", "calls"
 METADATA_KEY = b"metropolis"
 ROWS_MAX = 8192
-"""The most rows of a batch."""
+"""The maximum number of rows of a batch."""
 Clock = Literal["simulated", "real"]
 
 SCHEMAS = {
@@ -53,8 +53,9 @@ SCHEMAS = {
         ]
     ),
 }
-"""By kind of file. Step, agent and, of calls, number identify a row."""
+"""Kind of file -> its columns."""
 KEYS = {EXECUTIONS: ("step", "agent"), CALLS: ("step", "agent", "number")}
+"""Kind of file -> the columns that identify a row."""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +64,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     format: str = FORMAT
     version: int = VERSION
     clock: Clock
-    """Clock of the times without `wall`: simulated seconds, or real seconds since the start."""
+    """The clock of columns without `wall` in the name: simulated seconds, or real seconds since the
+    start."""
     run: str
     """The id or name of the run."""
     agents: int
@@ -79,7 +81,10 @@ def schema_of(kind: str, meta: Meta) -> pa.Schema:
 
 
 def meta_of(schema: pa.Schema, path: Path, kind: str) -> Meta:
-    """The metadata of the file `path`. Raises MetropolisError if it is of another format."""
+    """Read the metadata from the `schema` of the file `path`, of this `kind`.
+
+    Raises MetropolisError if the file has another format.
+    """
     try:
         found: dict[str, Any] = json.loads((schema.metadata or {})[METADATA_KEY])
         is_known = (found["format"], found["version"]) == (FORMAT, VERSION)
@@ -94,7 +99,7 @@ def meta_of(schema: pa.Schema, path: Path, kind: str) -> Meta:
 
 
 def files_of(folder: Path, kind: str) -> list[tuple[int, Path]]:
-    """The numbers and files of `kind` in `folder`, ascending."""
+    """(number, path) of the files of `kind` in `folder`, by ascending number."""
     found = []
     for path in folder.glob(f"{kind}-*.arrows"):
         if match := re.fullmatch(rf"{kind}-(\d+)\.arrows", path.name):

@@ -31,19 +31,21 @@ from metropolis.timeline.format import (
 from metropolis.types import AgentId, Step
 
 INTERVAL_S, INTERVAL_MAX_S = 0.5, 5.0
-"""Shortest and longest time between batches of few rows."""
+"""Shortest and longest time between two batches of fewer than ROWS_MAX rows."""
 ROWS_AT_ONCE = 65_536
-"""Size of the batches in which a whole timeline is written."""
+"""The number of rows of a batch when a whole timeline is written."""
 INTERVAL_SHARE = 1e-3
-"""The interval as a share of the time so far: bounds the number of small batches."""
+"""The interval as a share of the time so far, which bounds the number of small batches."""
 NOT_BLOCKED: Mapping[AgentId, AgentId] = {}
 
 
 class Began(NamedTuple):
-    """When the valid execution of an agent-step began, of an agent that may run ahead."""
+    """When the valid execution of an agent-step began, for an agent that may run ahead."""
 
     now_s: float
+    """Time on the clock of the timeline."""
     wall_s: float
+    """Unix time."""
     wasted: int
     """The number of wrong executions before it."""
 
@@ -65,7 +67,7 @@ class BatchFile:
         self.write([()] * len(self._schema))  # otherwise the schema comes with the first rows
 
     def write(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Write the columns of one batch; None: null."""
+        """Write the columns of one batch, in the order of the schema; None is written as null."""
         arrays = map(pa.array, columns, self._schema.types)
         self.write_batch(pa.RecordBatch.from_arrays([*arrays], schema=self._schema))
 
@@ -106,9 +108,10 @@ class TimelineWriter:
         }
         self._rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in SCHEMAS}
         self._running: dict[AgentId, tuple[Any, ...]] = {}
-        """Agent -> step, time and wall time of the dispatch (None: it waits), blocker, cluster."""
+        """Agent -> (step, time and wall time of the dispatch, blocker, cluster) of the execution in
+        progress, or of the wait for it; an agent that waits has no times."""
         self._shown: dict[AgentId, tuple[Any, ...]] = {}
-        """The part of `_running` that the file contains."""
+        """Agent -> the last value of `_running` that was written."""
         self._began_s = time.monotonic()
         self._due_s = self._began_s + INTERVAL_S
 
@@ -120,15 +123,16 @@ class TimelineWriter:
         wall_s: float | None,
         blocked_by: Mapping[AgentId, AgentId] = NOT_BLOCKED,
     ) -> None:
-        """The cluster `agents` may run `step`; `blocked_by`: whom each of them waited for last.
+        """Record that the cluster `agents` may run `step` from `now_s` on.
 
-        `wall_s` None: not known.
+        `wall_s` is None if the wall time is not known. `blocked_by` maps a member to the agent that
+        it waited for last.
         """
         for agent in agents:
             self._running[agent] = step, now_s, wall_s, blocked_by.get(agent), agents[0]
 
     def waiting(self, step: Step, agent: AgentId, blocker: AgentId) -> None:
-        """The agent cannot run `step` yet: it waits for `blocker`."""
+        """Record that the agent cannot run `step` yet, as it waits for `blocker`."""
         self._running[agent] = step, None, None, blocker, agent
 
     def committed(
@@ -139,9 +143,9 @@ class TimelineWriter:
         wall_s: float | None,
         began: Mapping[AgentId, Began] = NOT_AHEAD,
     ) -> None:
-        """The cluster `agents`, which was dispatched, has committed `step`.
+        """Record that the cluster `agents`, which was dispatched, committed `step` at `now_s`.
 
-        `began`: of members that could begin before the dispatch, or that were wrong at first.
+        `began` has the members that began before the dispatch, or whose first execution was wrong.
         """
         rows = self._rows[EXECUTIONS]
         for agent in agents:
@@ -163,7 +167,10 @@ class TimelineWriter:
         *,
         wasted: bool = False,
     ) -> None:
-        """Calls of an agent-step that was committed, or of one that was `wasted`."""
+        """Record `calls` of an agent-step that was committed, or of one that was `wasted`.
+
+        `numbers` are the numbers of the calls within the agent-step.
+        """
         rows = self._rows[CALLS]
         for number, call in zip(numbers, calls, strict=False):
             rows.append(

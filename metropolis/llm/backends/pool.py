@@ -46,7 +46,7 @@ class Connections:
         self._tls: ssl.SSLContext | None = ssl.create_default_context() if self._is_tls else None
         self._idle: list[Connection] = []
         self._ending: set[asyncio.Task[None]] = set()
-        """Reads of ends."""
+        """Tasks that read the ends of answers."""
         self._address: Address | None = None
         """Address of the first connection; the name is resolved once."""
 

@@ -71,7 +71,7 @@ class SGLang:
         self._promotions = PromotionSender(self._server, "v1/promote")
         self._rid = _new_rid()
         self._count = 0
-        """Requests sent."""
+        """The number of requests sent so far."""
         self._aborts: set[asyncio.Task[None]] = set()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 EMPTY_LINE = re.compile(rb"\n\r?\n")
 EMPTY_LINE_BYTES = 3
 BOM = "\ufeff".encode()
-"""May begin a stream."""
+"""The byte order mark, which may begin a stream."""
 LAST = b"[DONE]"
 """The data of the event that ends a stream of completions."""
 
