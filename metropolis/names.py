@@ -48,8 +48,8 @@ def check_text(what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise MetropolisError(
-            f"the {what} has the character {text[error.start]!r}, which is none of Unicode; write "
-            "it in UTF-8"
+            f"the {what} contains {text[error.start]!r}, a lone surrogate that UTF-8 cannot "
+            "encode; write it in UTF-8"
         ) from error
 
 

@@ -24,12 +24,12 @@ class NamedModel(click.ParamType[tuple[str, Path]]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, Path]:
-        """Split."""
+        """Return the name and the folder of a model."""
         name, equals, folder = str(value).partition("=")
         path = Path(folder if equals else name)
         name = name if equals else path.resolve().name
         if not name or not path.is_dir():
-            self.fail(f"{value!r} is no folder; write NAME=FOLDER or FOLDER", param, ctx)
+            self.fail(f"{value!r} is not a folder; write NAME=FOLDER or FOLDER", param, ctx)
         return name, path
 
 

@@ -16,8 +16,8 @@ def lanes_of(folder: Path) -> list[Lane]:
     """The timelines in `folder`. Raises MetropolisError if it has none."""
     if not folder.is_dir():
         raise MetropolisError(
-            f"{folder}: is no folder; it should be that of a run, or one of "
-            "`metropolis replay --record`"
+            f"{folder}: is not a folder; it should be the folder of a run, or one that "
+            "`metropolis replay --record` wrote"
         )
     if not (folder / INDEX).exists():
         return [Lane("", read_timeline(folder).begun(), read_view(folder)[1].agents)]

@@ -97,5 +97,5 @@ class TraceEvents:
 
 
 def valid_text(text: str) -> str:
-    """`text` with characters that UTF-8 lacks, halves of surrogate pairs, replaced by U+FFFD."""
+    """`text` with each lone surrogate, which UTF-8 cannot encode, replaced by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -333,7 +333,7 @@ class Client:
             self._is_excess_reported = True
             sys.stderr.write(
                 f"metropolis: {self.backend} took {tokens:,} tokens for {request.where}, more than "
-                f"{tokens_max:,}: it does not keep to max_tokens. The budget may be exceeded by "
+                f"{tokens_max:,}: it does not observe max_tokens. The budget may be exceeded by "
                 "this answer; later calls reserve the excess as well\n"
             )
 

@@ -23,7 +23,7 @@ OPTIONAL = ("requests_per_minute", "tokens_per_minute", "max_tokens", "max_cost"
 
 
 def backend_flaw(backend: Any) -> str | None:
-    """What `backend` is if it is no backend; None: it is one."""
+    """Return what `backend` is instead of a backend; None if it is a backend."""
     missing = _missing(backend, METHODS_OF_BACKENDS)
     if not missing:
         return None
@@ -37,8 +37,8 @@ def check_arguments(backend: Any, journal: Any, **given: Any) -> None:
     """Raise MetropolisError on an invalid argument of `Client`; `given` are the others by name."""
     if flaw := backend_flaw(backend):
         raise MetropolisError(
-            f"the backend is {flaw}; it should be one such as metropolis.llm.connect.connect makes "
-            "of a URL"
+            f"the backend is {flaw}; it should be a backend such as metropolis.llm.connect.connect "
+            "returns for a URL"
         )
     if journal is not None and _missing(journal, METHODS_OF_JOURNALS):
         raise MetropolisError(

@@ -309,7 +309,7 @@ def _check_template(where: str, node: Node) -> None:
     try:
         parsed = [each[1:] for each in Formatter().parse(node.template) if each[1] is not None]
     except ValueError as error:
-        raise ApplicationError(f"{where}: the template is no format: {error}") from error
+        raise ApplicationError(f"{where}: the template is not a valid format: {error}") from error
     fields = {field for field, *_ in parsed}
     for field, spec, conversion in parsed:
         if field not in known or spec or conversion:

@@ -225,7 +225,7 @@ def _loading_s(table: Table, shapes: Mapping[str, Architecture]) -> dict[tuple[s
     for field, seconds in table.read_all(Seconds).items():
         match = re.fullmatch(r"(.+) tp([1-9]\d?)", field)
         if match is None:
-            raise table.error('is no model with a degree, like "vicuna-13b tp2"', field)
+            raise table.error('should be a model and a TP degree, like "vicuna-13b tp2"', field)
         with table.located(field):
             check_name("model", match[1], shapes)
         found[match[1], int(match[2])] = seconds

@@ -133,7 +133,7 @@ def read_schedule(path: Path, application: str) -> Schedule:
     repair = f"make it again with: metropolis plan show APP --out {path}"
     content = _decoded(path, _File, repair)
     if (content.format, content.version) != (FORMAT, VERSION):
-        raise MetropolisError(f"{path} is no {FORMAT} of version {VERSION}; {repair}")
+        raise MetropolisError(f"{path} is not a {FORMAT} of version {VERSION}; {repair}")
     if content.application != application:
         raise MetropolisError(
             f"{path} is a schedule of the application {content.application!r}; {repair}"
@@ -173,7 +173,7 @@ def _decoded(path: Path, kind: type[_Content], hint: str) -> _Content:
     except OSError as error:
         raise MetropolisError(f"{path} cannot be read: {error.strerror}; {hint}") from error
     except (ValueError, RecursionError) as error:
-        raise MetropolisError(f"{path} is no schedule: {error}; {hint}") from error
+        raise MetropolisError(f"{path} is not a schedule: {error}; {hint}") from error
     for schedule in msgspec.structs.astuple(content):
         if isinstance(schedule, Schedule):
             _check(path, schedule)

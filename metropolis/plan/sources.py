@@ -102,8 +102,8 @@ def read_items(path: Path) -> tuple[Item, ...]:
             raise ApplicationError(f"{path}, line {number}: {error}; write {LINE}") from error
         if (earlier := numbers.setdefault(item.key, number)) != number:
             raise ApplicationError(
-                f"{path}, line {number}: the key {item.key!r} is that of line {earlier}, too; give "
-                "each line a key of its own"
+                f"{path}, line {number}: the key {item.key!r} repeats that of line {earlier}; give "
+                "each line a different key"
             )
         items.append(item)
     return tuple(items)
@@ -112,7 +112,7 @@ def read_items(path: Path) -> tuple[Item, ...]:
 def _item(line: bytes, number: int) -> Item:
     content = msgspec.json.decode(line)
     if not isinstance(content, dict):
-        raise ApplicationError("is no JSON object")
+        raise ApplicationError("is not a JSON object")
     for field in content:
         if field not in _Line.__struct_fields__:
             known = _Line.__struct_fields__

@@ -110,7 +110,7 @@ T = TypeVar("T")
 def prefix_of(run: str) -> str:
     """The prefix of the run's keys. Raises StoreError on a name that would be ambiguous."""
     if not run or set(run) & set("{}\n"):
-        raise StoreError(f"{run!r} is no name of a run; it should be a text without braces")
+        raise StoreError(f"a run cannot be named {run!r}; its name should be a text without braces")
     return f"metropolis:{{{run}}}:"
 
 

@@ -44,10 +44,10 @@ class Sampler:
     def choose(self, logits: Tensor) -> int:
         """The next token, from its logits (vocabulary) on the CPU.
 
-        Raises MetropolisError if they are no numbers.
+        Raises MetropolisError if a logit is NaN.
         """
         if bool(logits.isnan().any()):
-            raise MetropolisError("the model computed values that are no numbers")
+            raise MetropolisError("the model computed NaN as a logit")
         if self.matcher is not None:
             logits = logits.masked_fill(~self.matcher.allowed(len(logits)), float("-inf"))
         token = self._draw(logits)

@@ -62,8 +62,8 @@ def checked_text(text: str) -> str:
             text.encode()
         except UnicodeEncodeError as error:
             raise MetropolisError(
-                f"the text {cut(text)} contains {text[error.start]!r}, which is no character; "
-                "leave it out"
+                f"the text {cut(text)} contains {text[error.start]!r}, a lone surrogate that UTF-8 "
+                "cannot encode; leave it out"
             ) from None
     return text
 
@@ -83,7 +83,7 @@ def _frozen_items(items: Any, whose: str, *names: str) -> Any:
         return freeze(items)
     except RecursionError:
         raise MetropolisError(
-            f"{whose.format(*names)} contains itself, or is nested too deep; it should be data "
+            f"{whose.format(*names)} contains itself or is nested too deeply; it should be data "
             "that JSON represents"
         ) from None
     except MetropolisError as error:

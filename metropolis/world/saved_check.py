@@ -83,8 +83,8 @@ def check_saved(agent: Agent, saved: Any, *, exact: bool = False) -> None:
         _check_restored(agent, saved, exact)
     except RecursionError:
         raise MetropolisError(
-            f"the state of the agent {agent.name!r} ({type(agent).__name__}) is nested too deep to "
-            "be restored; it should be flatter, such as a list of objects that name each other"
+            f"the state of the agent {agent.name!r} ({type(agent).__name__}) is nested too deeply "
+            "to be restored; it should be flatter, such as a list of objects that name each other"
         ) from None
 
 

@@ -160,7 +160,9 @@ def _maker(name: str) -> Callable[..., Any]:
     if Path(name).is_dir():
         return _folder_maker(Path(name))
     if Path(name).name != name:
-        raise MetropolisError(f"there is no folder {name}; name that of a world, or a FILE.py")
+        raise MetropolisError(
+            f"there is no folder {name}; name the folder of a world, or a FILE.py"
+        )
     raise MetropolisError(
         f"there is no world {name!r}{did_you_mean(name, scenario_names())}; there are "
         f"{', '.join(scenario_names())}; FILE.py with a function make and the folder of a world "

@@ -169,7 +169,7 @@ def test_a_length_of_a_function_that_is_not_measured_is_refused() -> None:
     command = ["--application", "RG", "--answer-tokens", "router=20"]
     result = CliRunner().invoke(kairos.command, command)
     assert result.exit_code == 2
-    sentence = "'router' is no function of RG; there are researcher, writer"
+    sentence = "'router' is not a function of RG; there are researcher, writer"
     assert sentence in " ".join(result.output.split())
 
 

@@ -183,7 +183,7 @@ def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[
         ),
         (
             ("uninterrupted", "--at", "3", "--edit", "whatif.py:of_all"),
-            "has put 3 in the place of moment.agents, which should stay a dict",
+            "has replaced moment.agents by 3; it should stay a dict",
         ),
         (("uninterrupted", "--at", "3", "--edit", "whatif.py:of_events"), "should stay a list"),
         (

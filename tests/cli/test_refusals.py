@@ -26,7 +26,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         ((), "name a world to run"),
         (("atlantis",), "there is no world 'atlantis'; there are"),
         (("minimul",), "there is no world 'minimul' (did you mean 'minimal'?); there are"),
-        (("./nowhere",), "nowhere; name that of a world, or a FILE.py"),
+        (("./nowhere",), "nowhere; name the folder of a world, or a FILE.py"),
         (("nowhere.py",), "there is no file"),
         (("meadow.py", "--out", "/dev/null"), "/dev/null: is not a folder; name another path with"),
         (

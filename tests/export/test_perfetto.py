@@ -28,7 +28,7 @@ from tests.export.trace_checks import Event, check_trace
 from tests.timeline.recorded_runs import STEPS, simulation
 
 ODD = st.text(st.characters(exclude_categories=()), max_size=8)
-"""Also control characters and halves of surrogate pairs."""
+"""Also control characters and lone surrogates."""
 TIME = st.integers(0, 12).map(lambda tick: tick / 8)
 
 
@@ -266,7 +266,7 @@ def test_the_command_writes_runs_and_says_what_is_wrong(tmp_path: Path) -> None:
     assert json.loads(plain.read_bytes())["traceEvents"] == events
     assert {path.name for path in tmp_path.iterdir()} == {"run", "trace.json"}
     for bad, out, words in (
-        (tmp_path / "none", plain, "is no folder"),
+        (tmp_path / "none", plain, "is not a folder"),
         (tmp_path, plain, "contains no timeline"),
         (folder, tmp_path / "no" / "where", "its folder does not exist"),
     ):

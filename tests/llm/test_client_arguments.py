@@ -28,8 +28,14 @@ from tests.llm.fakes import Fake
         ({"prices": 3}, "prices is 3; it should be a metropolis.llm.usage.Prices, or None"),
         ({"models": 3}, "models is 3; it should be a metropolis.llm.model_choice.ModelChoice, or"),
         ({"journal": "j"}, "journal is 'j'; it should be a metropolis.llm.journal.Journal, or"),
-        ({"backend": "http://ann:hunter2@h"}, "the backend is a text; it should be one such as"),
-        ({"backend": None}, "the backend is None; it should be one such as metropolis.llm.connect"),
+        (
+            {"backend": "http://ann:hunter2@h"},
+            "the backend is a text; it should be a backend such as",
+        ),
+        (
+            {"backend": None},
+            "the backend is None; it should be a backend such as metropolis.llm.connect",
+        ),
         ({"backend": Scripted}, "the backend is <class 'metropolis.llm.backends.scripted.Scripte"),
     ],
 )

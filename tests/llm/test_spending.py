@@ -95,7 +95,7 @@ def test_a_server_that_ignores_max_tokens_exceeds_a_budget_by_one_answer_at_most
     assert client.gate.cost_budget.spent <= 0.01 + 0.0012
     assert client.bought.calls == len(answered)
     errors = capsys.readouterr().err
-    assert errors.count("it does not keep to max_tokens") == 1
+    assert errors.count("it does not observe max_tokens") == 1
 
 
 def test_purchases_for_uncommitted_steps_are_in_the_summary(tmp_path: Path) -> None:

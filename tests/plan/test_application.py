@@ -152,7 +152,7 @@ FAULTS = {
     "the template has {s!r}": [Node("n", "m", ("s",), template="{s!r}")],
     "the template has {s:d}": [Node("n", "m", ("s",), template="{s:d}")],
     "the template has {s.join}": [Node("n", "m", ("s",), template="{s.join}")],
-    "the template is no format": [Node("n", "m", ("s",), template="{s")],
+    "the template is not a valid format": [Node("n", "m", ("s",), template="{s")],
     "has no nodes": [],
 }
 

@@ -210,7 +210,7 @@ FAULTS = {
     "[machine] there is no GPU 'a100' (did you mean 'a100-80g'?)": HEAD
     + '[machine]\ngpu = "a100"\n',
     "[machine] gpus is 0; a machine has 1 to 64": HEAD + "[machine]\ngpus = 0\n",
-    "[machine.loading_s] mpt-7b: is no model with a degree, like": HEAD
+    "[machine.loading_s] mpt-7b: should be a model and a TP degree, like": HEAD
     + "[machine.loading_s]\nmpt-7b = 3\n",
     "[machine.loading_s] mpt tp1: there is no model 'mpt'": HEAD
     + '[machine.loading_s]\n"mpt tp1" = 3\n',
@@ -269,9 +269,9 @@ LINES = {
     '{"text": "x", "tokens": 1}': "has 2 of the fields",
     '{"txt": "x"}': "there is no field 'txt' (did you mean 'text'?)",
     '{"tokens": "x"}': "Expected `int | null`, got `str`",
-    "[]": "is no JSON object",
+    "[]": "is not a JSON object",
     "{": "Input data was truncated",
-    '{"key": "a", "text": "x"}': "the key 'a' is that of line 1, too",
+    '{"key": "a", "text": "x"}': "the key 'a' repeats that of line 1",
 }
 
 

@@ -97,11 +97,11 @@ def test_missing_devices_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_engines_are_checked_before_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a later stage as well."""
+    """The commands of all stages are checked, also of those that start later."""
     commands = [EngineCommand(name, f"{name} {{port}}", "") for name in ("sh", "no-such")]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     check_startable(commands[:1], 4)
-    with pytest.raises(EngineCommandError, match=r"'no-such', the command of .* is no program"):
+    with pytest.raises(EngineCommandError, match=r"'no-such', the command of .* is not a program"):
         check_startable(commands, 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
     check_startable(commands[:1], 3)

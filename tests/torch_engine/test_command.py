@@ -49,7 +49,7 @@ def serve(folder: Path, *more: str) -> list[str]:
     ("arguments", "message"),
     [
         ((), "Missing option '--model'"),
-        (("--model={}/gone",), "is no folder; write NAME=FOLDER or FOLDER"),
+        (("--model={}/gone",), "is not a folder; write NAME=FOLDER or FOLDER"),
         (("--model={}/empty",), "has no config.json; name a folder in the format of Hugging Face"),
         (("--model={}/torn",), "cannot be loaded"),
         (("--model={}/base", "--model=base={}/chat"), "two models have the same name"),

@@ -63,8 +63,8 @@ def test_short_requests_do_not_keep_the_buffers_of_a_long_one() -> None:
     assert engine.buffer_bytes == 22 * BASE.kv_bytes_per_token
 
 
-def test_numbers_that_are_none_end_one_request_only() -> None:
-    """Nor do they stay in the memory of the next sequence."""
+def test_nan_ends_one_request_only() -> None:
+    """The NaN values do not remain in the memory that the next sequence takes, either."""
     engine = Engine([BASE], NoReuse(), AMPLE, 2)
     clients = [Client() for _ in range(2)]
     for client, prompt in zip(clients, ([2] * 40, [3] * 60), strict=True):
@@ -79,7 +79,7 @@ def test_numbers_that_are_none_end_one_request_only() -> None:
     while not engine.is_idle:
         engine.step()
     assert isinstance(clients[0].error, EngineError)
-    assert "no numbers" in str(clients[0].error)
+    assert "NaN" in str(clients[0].error)
     assert clients[1].tokens == 30
     answer = greedy(BASE, words("story"), 12)
     assert good.text == BASE.tokenizer.decode(answer, skip_special_tokens=True)

@@ -86,7 +86,7 @@ def test_json_has_the_plan_and_all_that_was_measured(run: Profile, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"sender": "{}/gone"}, "is no folder; write NAME=FOLDER or FOLDER"),
+        ({"sender": "{}/gone"}, "is not a folder; write NAME=FOLDER or FOLDER"),
         ({"receiver": "base={}/chat"}, "sender and receiver are both named 'base'"),
         ({"receiver": "{}/deep"}, "cannot share caches: one has 5 layers"),
         ({"sender": "{}/alien"}, "their tokenizers should agree"),

@@ -159,8 +159,8 @@ DAMAGE: dict[str, tuple[list[Any], list[str]]] = {
     "no step": ([GOOD, {"agent": 0}], ["line 2", "step is missing"]),
     "no agent": ([GOOD, {"step": 1}], ["line 2", "agent is missing"]),
     "column twice": (["step,agent,step", "1,0,2"], ["line 1", "has the column 'step' twice"]),
-    "half a character": (
-        ['{"step": 1, "agent": 0, "function": "\\ud800"}'], ["line 1", "has half of a character"],
+    "lone surrogate": (
+        ['{"step": 1, "agent": 0, "function": "\\ud800"}'], ["line 1", "a lone surrogate"],
     ),
     "step twice": (['{"step": 1, "step": 2, "agent": 0}'], ["line 1", "'step' occurs twice"]),
     "fractional step": ([GOOD | {"step": 1.5}], ["line 1", "step is 1.5", "whole"]),

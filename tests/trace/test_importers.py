@@ -170,9 +170,9 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         lambda trace, folder: text(folder / "a.json", '{"Ada": [[0, 0]], "Ada": [[9, 9]]}'),
         ["a.json", "the key 'Ada' occurs twice"],
     ),
-    "half a character": (
+    "lone surrogate": (
         lambda trace, folder: text(folder / "a.json", '{"\\ud800": [[0, 0]]}'),
-        ["a.json", "has half of a character"],
+        ["a.json", "a lone surrogate"],
     ),
     "huge position": (
         edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, [1e300, 1])),

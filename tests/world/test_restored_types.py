@@ -142,7 +142,7 @@ def test_a_state_that_is_nested_too_deep_is_refused() -> None:
             check_saved(agent, save(agent))
         except MetropolisError as error:
             sentences.add(f"{error}")
-    assert any("'ann' (Sociable) is nested too deep to be restored" in each for each in sentences)
+    assert any("'ann' (Sociable) is nested too deeply to be restored" in each for each in sentences)
     for _ in range(100_000):
         agent.nested = [agent.nested]
     with pytest.raises(MetropolisError, match=r"cannot be saved \((maximum rec|Stack over)"):

@@ -224,7 +224,7 @@ def test_the_map_is_that_of_the_simulation_if_there_is_one(source: Path, tmp_pat
     result = run_import(source, tmp_path / "ville")
     assert result.exit_code == 0, result.output
     assert "maze_name is 'the_isle'" in result.output
-    assert "is no folder; imported the_ville" in result.output
+    assert "is not a folder; imported the_ville" in result.output
     isle = shutil.copytree(
         next(source.rglob("the_ville")), next(source.rglob("assets")) / "the_isle"
     )

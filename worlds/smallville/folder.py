@@ -147,8 +147,8 @@ def read_town(path: Path) -> tuple[GridMap, datetime]:
         wrong = index[(index < 0) | (index >= len(names))]
         if wrong.size:
             raise MetropolisError(
-                f"{path}: holds the index {wrong[0]} for {len(names)} names; it should be 0 for "
-                "nothing, or that of a name"
+                f"{path}: a tile has the index {wrong[0]}; an index should be 0 for nothing, or "
+                f"the position of one of the {len(names)} names"
             )
     for name in town.arena_names[1:]:
         if ": " not in name:

@@ -106,13 +106,13 @@ def read_profiles(path: Path) -> list[Profile]:
     places = content.pop("places", [])
     if content:
         raise MetropolisError(
-            f"{path}: there is a field {min(content)!r}; the file holds [[resident]], and for all "
-            "residents places and [settings]"
+            f"{path}: there is an unknown field {min(content)!r}; a file has tables [[resident]] "
+            "and, for all residents, `places` and [settings]"
         )
     if not isinstance(places, list):
         raise MetropolisError(f"{path}: places is {places!r}; it should be a list of texts")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise MetropolisError(f"{path}: there is no [[resident]]; each one is such a table")
+        raise MetropolisError(f"{path}: there is no [[resident]]; write such a table for each one")
     profiles = [_profile(table, places, common, path) for table in tables]
     names = [profile.name for profile in profiles]
     for name in names:

@@ -162,5 +162,5 @@ def utterance_of(text: str) -> Utterance:
         ends = _ENDS.search(text, found.end()) is not None
     else:
         words, ends = "" if text.strip().startswith(("{", "`")) else first_line(text), False
-    words = words.encode(errors="replace").decode().strip()  # half a character cannot be stored
+    words = words.encode(errors="replace").decode().strip()  # a lone surrogate cannot be stored
     return Utterance(words, ends or not words)

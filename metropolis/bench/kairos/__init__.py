@@ -77,7 +77,7 @@ def _check_functions(functions: Iterable[str], applications: Collection[str]) ->
     for function in functions:
         if function not in known:
             raise click.BadParameter(
-                f"{function!r} is no function of {' and '.join(applications)}; there are "
+                f"{function!r} is not a function of {' or '.join(applications)}; there are "
                 f"{', '.join(known)}",
                 param_hint="'--answer-tokens'",
             )

@@ -124,8 +124,8 @@ def check_startable(commands: Iterable[EngineCommand], gpus: int) -> None:
         program = command.arguments(0, last)[0]
         if shutil.which(program, path=path) is None:
             raise EngineCommandError(
-                f"{program!r}, the command of engines of {command.model}, is no program that can "
-                "be run; correct the engine command"
+                f"{program!r}, the command of engines of {command.model}, is not a program on the "
+                "PATH; correct the engine command"
             )
 
 

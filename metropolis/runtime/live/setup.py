@@ -39,7 +39,7 @@ def client_of(llm: Any, world: World) -> Client:
     if flaw := backend_flaw(backend):
         raise MetropolisError(
             f"llm is {flaw}; it should be a metropolis.Client, a backend such as "
-            "metropolis.llm.connect.connect makes of a URL, or None"
+            "metropolis.llm.connect.connect returns for a URL, or None"
         )
     return Client(backend)
 

@@ -106,19 +106,19 @@ def _check(
     for name, kind in (("entities", dict), ("events", list), ("agents", dict)):
         if not isinstance(found := getattr(moment, name), kind):
             raise MetropolisError(
-                f"the edit has put {cut(found)} in the place of moment.{name}, which should stay "
-                f"a {kind.__name__}; change what is in it"
+                f"the edit has replaced moment.{name} by {cut(found)}; it should stay a "
+                f"{kind.__name__}, of which an edit changes the items"
             )
     if moment.step != checkpoint.step:
         raise MetropolisError(
-            f"the edit has put {cut(moment.step)} in the place of moment.step, {checkpoint.step}; "
-            "a branch begins where --at says"
+            f"the edit has replaced moment.step, {checkpoint.step}, by {cut(moment.step)}; a "
+            "branch begins where --at says"
         )
     for name, entity in moment.entities.items():
         if not isinstance(entity, Entity) or entity.name != name:
             raise MetropolisError(
-                f"the edit has put {cut(entity)} in the place of {name!r}; it should be an Entity "
-                "of that name"
+                f"the edit has replaced the entity {name!r} by {cut(entity)}; it should be an "
+                "Entity of that name"
             )
     if {name: id(agent) for name, agent in moment.agents.items()} != {
         name: id(agent) for name, agent in people.items()

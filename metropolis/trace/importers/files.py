@@ -37,9 +37,10 @@ def read_text(path: Path) -> str:
 
 
 def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises ValueError on a duplicate key, of which Python keeps the last.
+    """Return the pairs of a JSON object as a dict, for `json.loads(object_pairs_hook=…)`.
 
-    Also on half of a character, such as "\\ud800", which no file can hold.
+    Raises ValueError on a duplicate key, of which Python would keep the last value, and on a lone
+    surrogate such as "\\ud800", which UTF-8 cannot encode.
     """
     content = dict(pairs)
     for text in (*content, *content.values()):
@@ -47,7 +48,10 @@ def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             try:
                 text.encode()
             except UnicodeEncodeError as error:
-                raise ValueError(f"the text {cut(text)} has half of a character") from error
+                raise ValueError(
+                    f"the text {cut(text)} contains {text[error.start]!r}, a lone surrogate that "
+                    "UTF-8 cannot encode"
+                ) from error
     if len(content) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {cut(twice)} occurs twice in one object")

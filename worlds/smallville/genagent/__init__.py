@@ -69,7 +69,7 @@ def command(checkout: Path, out: Path, simulation: str, preset: str, as_json: bo
     if people.maze != assets.name:
         click.echo(
             f"warning: the simulation's maze_name is {people.maze!r}, and "
-            f"{assets.with_name(people.maze) / 'matrix'} is no folder; imported {assets.name}",
+            f"{assets.with_name(people.maze) / 'matrix'} is not a folder; imported {assets.name}",
             err=True,
         )
     if as_json:

@@ -13,7 +13,7 @@ NUMBER_MAX = 10**9
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises MetropolisError naming the file."""
+    """Read the JSON object in a file. Raises MetropolisError, which names the file."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -27,8 +27,11 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        half = str(error.object)[error.start]
-        raise MetropolisError(f"{path}: has half a character, {half!r}; leave it out") from None
+        surrogate = str(error.object)[error.start]
+        raise MetropolisError(
+            f"{path}: contains {surrogate!r}, a lone surrogate that UTF-8 cannot encode; leave it "
+            "out"
+        ) from None
     return content
 
 

@@ -115,7 +115,7 @@ def past_of(
     now_s = round((now - _midnight(now)).total_seconds())
     at = _tile(scratch, "curr_tile", grid)
     if grid.walls[at[1], at[0]]:
-        raise scratch.wrong("curr_tile", "a tile that is no wall")
+        raise scratch.wrong("curr_tile", "a tile without a wall")
     activity, doing = _activity(scratch, grid, now, at)
     return replace(
         past,
