@@ -137,8 +137,8 @@ def test_metropolis_does_without_gymnasium_imported() -> None:
     assert output.stdout.strip() == "False", output.stderr
 
 
-def test_it_tells_the_history_of_a_run() -> None:
-    """What agents did in a run, done from outside, has the same effect."""
+def test_recorded_actions_from_outside_lead_to_the_same_history() -> None:
+    """An environment that is given the actions of a run has the same entities after each step."""
     scenario = make_scenario("minimal", agents=12)
     run = Simulation(scenario.world, scenario.agents, seed=3, mode="lockstep").run(40)
     outside = parallel_env("minimal", agents=12)

@@ -167,7 +167,7 @@ def test_a_damaged_run_hides_no_other_and_can_be_removed(
 
 
 def test_an_interrupted_removal_removes_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of a run would be taken for all of it."""
+    """If a part of a run remained, the next command would take it for a whole run."""
     with EmbeddedServer() as server:
         begin(server.store("tuesday"), 5)
         sent, execute = [], server.client.execute_command

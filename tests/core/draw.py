@@ -156,7 +156,7 @@ def _spoil_values(draw: Draw, array: np.ndarray) -> np.ndarray:
 
 
 def _vast(draw: Draw, array: np.ndarray) -> np.ndarray:
-    """One row, broadcast: larger than memory, but without cost."""
+    """Return one row broadcast to a shape that is larger than memory, but takes none."""
     draw.vast = True
     return np.broadcast_to(array[:1], (draw.vast_rows, *array.shape[1:]))
 

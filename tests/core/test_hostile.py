@@ -121,8 +121,8 @@ def test_a_replay_keeps_what_a_read_only_view_shows() -> None:
 
 
 @pytest.mark.parametrize("name", ["Profile", "InstancePool", "Metric"])
-def test_objects_without_their_part_in_c(name: str) -> None:
-    """The base class of all classes of the core makes none, either."""
+def test_objects_are_not_made_without_their_part_in_cpp(name: str) -> None:
+    """`__new__` of a class of the core and of its base classes refuses to make such an object."""
     made = getattr(_core, name)
     for maker in made.__mro__:
         with pytest.raises(TypeError):

@@ -197,7 +197,7 @@ NAMES = {
     ("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names]
 )
 def test_a_property_that_fails_is_told_in_one_sentence(kind: str, name: str) -> None:
-    """Also one that stands for a method."""
+    """This includes a property in place of a method."""
 
     def get(_: object) -> object:
         raise ZeroDivisionError

@@ -23,7 +23,8 @@ from metropolis.worlds.smallville.state import DAY_S, Task
 from tests.cli.test_world import checkout, run_import
 
 STEPS = 3540
-"""From six o'clock to ten to four. Of events noticed in the same step files tell no order."""
+"""From six o'clock to ten to four. The files do not tell in which order events were noticed within
+a step, which could change a longer run."""
 
 
 def simulated(folder: Path, steps: int, **options: Any) -> list[Resident]:

@@ -37,7 +37,7 @@ limits = st.fixed_dictionaries(
 def test_every_call_ends_and_releases_its_turn(
     seed: int, limits: dict[str, int | None], calls: int
 ) -> None:
-    """The virtual loop fails when a call waits forever."""
+    """The event loop with a virtual clock fails when a call waits forever."""
     draw = random.Random(seed)
 
     def answer(_: object) -> Completion | Exception:

@@ -50,7 +50,7 @@ http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_
 def test_a_request_that_fails_again_and_again_is_one_sentence(
     tmp_path: Path, status: int, models: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refused one is sent once."""
+    """A request that the engine refuses is sent once."""
     monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
     monkeypatch.setattr(runner_module, "PAUSE_MAX_S", 0.01)
     (tmp_path / "server.py").write_text(SERVER)
@@ -121,7 +121,7 @@ Handler.do_POST = answer
 def test_a_busy_engine_is_asked_again_later(
     tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More often than a bad answer would be."""
+    """A request that a busy engine refuses is sent more often than one with bad answers."""
     monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
     monkeypatch.setattr(runner_module, "PAUSE_MAX_S", 0.01)
     server(tmp_path, BUSY)
@@ -134,7 +134,7 @@ def test_a_busy_engine_is_asked_again_later(
 def test_a_bad_answer_of_a_busy_engine_is_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refusals before it do not count as bad answers."""
+    """Refusals of a busy engine before the bad answer do not count as bad answers."""
     monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
     monkeypatch.setattr(runner_module, "PAUSE_MAX_S", 0.01)
     bad = "self.answer(200, {'choices': [] if asked[body['seed']] == 6 else [content]})"
@@ -144,7 +144,7 @@ def test_a_bad_answer_of_a_busy_engine_is_the_first(
 
 
 def test_a_request_that_kills_its_engines_is_named(tmp_path: Path) -> None:
-    """Answers to others, between the ends, do not hide it."""
+    """The engine answers other requests each time before it ends; the request is named anyway."""
     deadly = """
 def answer(self):
     body = self.rfile.read(int(self.headers['Content-Length']))

@@ -61,7 +61,7 @@ def plans_of(gpus: int) -> list[ExecutionPlan]:
 
 
 class Run:
-    """Follows a schedule; checks every stage."""
+    """A run that follows a schedule and checks every stage."""
 
     def __init__(self, planned: Planned) -> None:
         self.needs, self.unfinished = planned.needs, set(planned.needs)

@@ -113,7 +113,7 @@ def test_the_models_that_move_are_those_of_the_specification(
 def test_many_models_are_placed_at_once(
     singles: int, pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each pair of GPUs has one that stays, as far as there are."""
+    """As far as there are such models, each pair of GPUs has a model that stays."""
     tried = 0
 
     def counted(

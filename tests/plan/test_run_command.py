@@ -115,7 +115,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 def test_a_killed_run_is_continued_with_nothing_asked_twice(
     application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Except the requests in flight, whose answers have not arrived."""
+    """Only the requests in flight, whose answers had not arrived, are asked again."""
     with running(application, 100) as process:
         process.send_signal(signal.SIGKILL)
     kept = len((application.parent / "out/journal.jsonl").read_text().splitlines()) - 1
@@ -149,7 +149,7 @@ def test_a_signal_ends_the_run_and_its_engines(application: Path, number: int) -
 
 
 def test_a_second_signal_ends_the_run_at_once(application: Path) -> None:
-    """Though an engine has not ended: its process notes SIGTERM and stays."""
+    """The run ends although an engine's process, which notes SIGTERM, does not end."""
     noted = application.parent / "noted"
     kept = f"trap 'touch {noted}' TERM; {stub(application.parent, 300)} & while :; do sleep 1; done"
     with running(application, 0, "--engine-command", f"sh -c {shlex.quote(kept)}") as process:
@@ -231,7 +231,7 @@ def test_a_method_is_for_a_new_schedule(
 def test_a_refused_schedule_is_not_kept(
     application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another attempt without it makes its own."""
+    """Another attempt without the refused schedule makes a schedule itself."""
     write_schedule(application.parent / "schedule.json", "two", schedule({"ask": ((0,),)}))
     assert run_command(monkeypatch, *arguments(application, 0)) == 2
     assert "no stage of the schedule runs judge" in capsys.readouterr().err

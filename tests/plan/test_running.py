@@ -146,7 +146,7 @@ def test_an_engine_that_does_not_answer_in_time_is_one_sentence(tmp_path: Path) 
 def test_an_engine_without_models_is_named_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though it could not be reached at first."""
+    """The error names the missing model, although the engine could not be reached at first."""
     known: set[object] = set()
 
     async def models_of(server: object, _path: str) -> list[str]:
@@ -165,7 +165,7 @@ PREEMPTING = schedule(
     {"two": ((2,),), "summary": ((0, 1),)},
     {"judge": ((0,),)},
 )
-"""`summary` is interrupted for a plan with more GPUs."""
+"""A schedule in which `summary` is interrupted and continued with more GPUs."""
 
 
 def stub_of_summary(folder: Path, mean_ms: float) -> str:
@@ -216,7 +216,7 @@ def test_a_stage_ends_at_its_boundary(tmp_path: Path) -> None:
 
 
 def test_a_node_may_finish_while_its_copy_drains(tmp_path: Path) -> None:
-    """Its end is in the stage that ends; no engine is started for it."""
+    """The node ends within the stage that is ending; no engine is started for it again."""
     planned = schedule({"one": ((0,),)}, {"one": ((0, 1),)}, {"two": ((0,),), "summary": ((1,),)})
     stages = (*planned.stages, *schedule({"judge": ((0,),)}).stages)
     bounded = replace_struct(stages[0], boundary=Boundary("one", 4))

@@ -156,7 +156,7 @@ def test_faults_end_in_a_sentence(
 
 
 def test_runs_with_known_lengths_are_the_estimate(tmp_path: Path) -> None:
-    """And others spread, equally with the same seed."""
+    """Runs with unknown lengths have different durations, which the seed determines."""
     text = """
     name = "known"
     [machine]
@@ -193,7 +193,7 @@ def test_runs_with_known_lengths_are_the_estimate(tmp_path: Path) -> None:
 def test_a_damaged_schedule_ends_in_a_sentence(
     tmp_path: Path, show: Show, data: st.DataObject
 ) -> None:
-    """What can be read can be drawn."""
+    """A damaged schedule is refused in one sentence, or it can be drawn."""
     path = tmp_path / "schedule.json"
     if not (tmp_path / "whole").exists():
         show(CHAIN, "--draws", "0", "--method", "min", "--out", path)
@@ -236,7 +236,7 @@ def test_how_a_stage_ends_is_told(show: Show, tmp_path: Path) -> None:
 def test_a_plan_without_gpus_is_refused(
     tmp_path: Path, dp: int, tp: int, gpus: tuple[tuple[int, ...], ...]
 ) -> None:
-    """Its GPUs agree with its plan."""
+    """A node whose number of GPUs differs from that of its plan is refused."""
     node = StageNode(dp, tp, gpus, True, 1.0, True)
     path = tmp_path / "schedule.json"
     write_schedule(path, "app", Schedule("by hand", (ScheduleStage(0.0, 1.0, {"n": node}),)))

@@ -14,7 +14,7 @@ def waits(
     *,
     arrivals_first: bool = False,
 ) -> dict[str, int]:
-    """By program, which arrive at 0: units from then to its end in which it did not decode.
+    """Program -> units of time, from its arrival at 0 to its end, in which it did not decode.
 
     A program is a sequence of forks; a fork is the lengths of calls that run in parallel, and the
     next begins when all are over. In every unit the batch is made of those who rank first; without

@@ -91,7 +91,7 @@ def test_the_first_the_newest_and_an_even_choice_of_others_stay(
 def test_a_process_that_another_has_replaced_writes_none(
     tmp_path: Path, shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it reads from the store may be of later steps."""
+    """What the replaced process reads from the store may belong to later steps."""
     world, out = Meadow(4, side=9), tmp_path / "it"
     run = Simulation(
         world,

@@ -118,7 +118,7 @@ def test_without_a_difference_it_is_the_run_it_has_left(
 def test_an_edit_changes_the_future_and_buys_only_what_is_asked_otherwise(
     tmp_path_factory: pytest.TempPathFactory, seed: int, at: int, leave: int
 ) -> None:
-    """Also if stopped and resumed, in every mode."""
+    """This also holds in every mode for a branch that is stopped and resumed."""
     folder, town = tmp_path_factory.mktemp("run"), Town(seed)
     lived(town, folder / "origin")
     known = dict(read_journal(folder / "origin" / "journal.jsonl"))

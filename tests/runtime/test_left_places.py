@@ -52,7 +52,7 @@ class Definition:
     def unknown_to(
         self, known: Needs, centre: Position, radius: float, since: int
     ) -> dict[int, Needs]:
-        """Of a cell of which the last time is known, all times are known."""
+        """If the last time of a cell is known, all times of that cell are known."""
         found: dict[int, Needs] = {}
         for entity, place in self.in_sight(centre, radius, since):
             cell = self._cells.of(place)

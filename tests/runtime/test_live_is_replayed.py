@@ -52,7 +52,7 @@ class Case:
     policy: str | None = None
     dispatcher: str | None = None
     profiles: tuple[str, ...] = (PROFILE,)
-    """Those of the instances, in turn."""
+    """Names of profiles, which the instances have in turn."""
 
     @property
     def fleet(self) -> SimulatedFleet:

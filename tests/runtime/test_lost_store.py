@@ -117,7 +117,7 @@ def test_checkpoints_are_those_of_a_run_in_memory(
 def test_answers_of_workers_on_ray_are_lost_with_it(
     tmp_path: Path, valkey: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
 ) -> None:
-    """They are bought again. A branch can only start at a checkpoint."""
+    """The lost answers are bought again. A branch can only start at a checkpoint."""
     out = tmp_path / "it"
     run = simulation(Counting(), out=out, store=valkey.url, workers="ray:2", checkpoint_wall_s=0)
     steps = run.steps(STEPS)

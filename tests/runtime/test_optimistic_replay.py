@@ -70,7 +70,7 @@ def test_every_call_completes_before_its_agent_step_commits(
 def test_an_agent_commits_after_those_whom_it_must_not_overtake(
     trace: Trace, metric: str, instances: int
 ) -> None:
-    """Whoever is in sight at a step has committed the step before."""
+    """When an agent commits a step, all agents in sight have committed the step before."""
     setting = setting_for(trace, metric, instances, 1.0)
     result = replay(trace, "optimistic", setting)
     committed = result.committed_sim_s.reshape(trace.steps, trace.agents)

@@ -252,7 +252,7 @@ class Asking(Line):
 def test_a_kept_llm_is_refused(
     mode: str, world: type[Line], agent: type[Thinker], place: str
 ) -> None:
-    """Its calls were bought and stood in no record."""
+    """Calls through an `llm` kept from an earlier step would be bought but not recorded."""
     with pytest.raises(MetropolisError, match=f"{place}: .*is called too late: .*keep no llm"):
         run(world(1), agent, mode=mode)
 

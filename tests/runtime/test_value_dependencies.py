@@ -213,7 +213,7 @@ class Definition:
             self.states.append({name: entity for name, entity in now.items() if entity})
         self._rows: dict[Row, Rows] = {}
         self._changes: dict[tuple[Any, ...], Rows] = {}
-        """Of a change at a step that some members make."""
+        """(*members, step) -> the agent-steps that a change by these members depends on."""
 
     def of(self, agent: int, step: int) -> Rows:
         row = agent, step

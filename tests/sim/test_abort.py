@@ -250,7 +250,7 @@ def test_all_blocks_are_copied_although_the_cache_has_them(
 def test_a_discarded_request_is_kept_no_longer(
     kind: type[InstancePool | ReferencePool], discarded_sim_s: float
 ) -> None:
-    """Before it has left, and after."""
+    """The host discards the KV of a request that is moving out, and of one that has moved."""
     profile = Profile(
         g_ms=1.0, kv_capacity_tokens=16, block_tokens=4,
         kv_bytes_per_token=250_000, pcie_gb_per_s=1.0, host_gb=1.0,

@@ -22,7 +22,7 @@ def test_the_formula_gives_back_the_measured_profile_of_one_card() -> None:
 
 
 def test_it_comes_near_the_measured_profile_of_four() -> None:
-    """Of decoding; its prefills are slower, for links beyond an NVLink pair are PCIe here."""
+    """Only decoding comes near; prefills are slower: links beyond an NVLink pair are PCIe here."""
     derived, measured = (
         load_profile(f"llama-3-70b/{name}") for name in ("a100-80g-tp4", "a100-tp4")
     )

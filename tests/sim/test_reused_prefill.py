@@ -107,7 +107,7 @@ def test_reused_tokens_cost_their_share_and_use_the_budget(
 def test_the_attention_to_reused_tokens_is_paid_in_full(
     kind: type[InstancePool | ReferencePool],
 ) -> None:
-    """Q = 60 * 30 at a quarter, and 40 * (60 + 20)."""
+    """Attention takes 60 * 30 for the reused quarter, and 40 * (60 + 20) for the new tokens."""
     pool = kind(Profile(w_ms=1.0, q_ms=1.0, kv_capacity_tokens=1000))
     pool.submit(0, Request(100, 1, 0, (), 60, 0.25), 0.0)
     (left,) = pool.advance(inf)

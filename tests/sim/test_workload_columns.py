@@ -100,7 +100,7 @@ def test_parents_and_an_early_end(
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(5, 20)), min_size=2, max_size=6))
 @settings(max_examples=50, deadline=None)
 def test_a_request_loses_no_tokens(rows: list[tuple[int, int]]) -> None:
-    """Whether it runs, or waits after a preemption."""
+    """Neither a request that runs nor one that waits after a preemption loses tokens."""
     before = np.zeros(len(rows), dtype=int)
     for until_sim_s in np.arange(0.0, 0.25, 0.004).tolist():
         arrival_sim_s = np.zeros(len(rows))

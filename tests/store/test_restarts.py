@@ -231,7 +231,7 @@ def test_calls_that_change_nothing_cannot_be_lost(server: SnapshotServer) -> Non
 
 
 def test_a_full_server_is_accepted(server: SnapshotServer) -> None:
-    """It can then collect."""
+    """After the restart is accepted, the server can free memory by `collect`."""
     store, fence = restarted_after_a_commit(server)
     server.client.config_set("maxmemory", "1mb")
     store.collect(fence, 1)

@@ -26,7 +26,7 @@ from tests.torch_engine.served_models import LAYERS, variants
 
 BASE, CHAT = variants("base", "chat")
 TWIN = replace(BASE, name="twin")
-"""With the weights of `base`: its cache is exact."""
+"""A model with the weights of `base`, so that each can use the other's cache exactly."""
 GREEDY = Sampling(temperature=0.0)
 BAND = Band(1, 3)
 AMPLE = 1 << 30
@@ -113,7 +113,7 @@ requests = st.lists(
 def test_answers_do_not_depend_on_what_runs_beside_them(
     asked: list[GenerationRequest], reuse: CacheReuse, capacity_tokens: int, at_once: int
 ) -> None:
-    """Twins start from each other's caches, which are exact, in any memory."""
+    """The twins start from each other's caches, which are exact; the memory may be small."""
     token_bytes = BASE.kv_bytes_per_token + BASE.input_bytes_per_token
     engine = Engine([BASE, TWIN], reuse, capacity_tokens * token_bytes, at_once)
     for request, client in zip(asked, run(engine, asked), strict=True):

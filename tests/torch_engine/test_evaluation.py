@@ -129,7 +129,7 @@ def test_prompts_that_the_models_cannot_share_are_refused() -> None:
 def test_quality_is_the_mean_over_single_questions(
     metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In batches of any size, with contexts shared or not."""
+    """This holds for batches of any size, and whether questions share contexts or not."""
     data = tokenize(TOLD, SENDER, RECEIVER, "here")
     score = METRICS[metric]
     assert own_quality(RECEIVER, data, score) == 1

@@ -106,7 +106,7 @@ def test_its_own_cache_changes_nothing(
 def test_every_band_is_exact_for_the_sender_itself(
     band: Band, shared: int, dtype: torch.dtype
 ) -> None:
-    """Bit for bit, in the precision of real models."""
+    """The logits are equal bit for bit, also in the precision of real models."""
     network = copy.deepcopy(MODELS["llama"].network).to(dtype)
     model, tokens = Model("small", network), prompts(2, 80)
     plain = prefill(model, tokens, keep_inputs=EVERY)

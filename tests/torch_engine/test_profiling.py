@@ -72,7 +72,7 @@ def test_the_best_bands_of_each_size_are_timed(qualities: dict[tuple[Band, ...],
 
 
 def test_shares_are_medians_of_ratios_within_a_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that slows down and once stalls."""
+    """The times are those of a machine that slows down and once stalls."""
     timed: list[Start] = []
 
     def prefill_s(model: Model, tokens: torch.Tensor, start: Start = NOTHING) -> float:

@@ -153,7 +153,7 @@ def test_many_at_a_time_are_answered_as_alone() -> None:
 def test_behind_the_gateway_the_receiver_starts_from_the_senders_cache(
     tells_engine: bool,
 ) -> None:
-    """Whether the gateway or the engine has the plan."""
+    """This holds whether the gateway or the engine has the plan."""
 
     async def ask() -> None:
         async with served() as (engine_url, _):

@@ -109,7 +109,7 @@ def chained(calls: Calls, trace: Trace) -> Calls:
 
 
 def assert_same(one: Trace, other: Trace) -> None:
-    """Equal value for value; names count, not the numbers they have."""
+    """Assert that all values are equal; names are compared, not the numbers that stand for them."""
     assert replace(one.meta, map=None) == replace(other.meta, map=None)
     assert (one.meta.map is None) == (other.meta.map is None)
     if one.meta.map is not None and other.meta.map is not None:

@@ -8,7 +8,7 @@ import pytest
 from metropolis.trace.generate.arrivals import drifting_arrivals_s
 
 ARRIVALS, PER_S = 19_366, 5.53
-"""Of the trace."""
+"""Number of arrivals and mean rate of the trace that is imitated."""
 
 
 def test_gaps_and_counts_are_as_bursty_as_those_of_the_trace() -> None:

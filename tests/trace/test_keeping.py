@@ -20,7 +20,7 @@ from tests.small_traces import small_trace, small_traces
 
 
 def ancestors(calls: Calls) -> list[set[int]]:
-    """Of each call, all that it waits for."""
+    """Return for each call the set of calls that it waits for, directly or not."""
     parents = [calls.parents[a:b].tolist() for a, b in pairwise(calls.parent_offsets)]
     found: list[set[int]] = [set() for _ in parents]
     for call in parents_first(calls).tolist():

@@ -215,7 +215,7 @@ def test_executions_that_wait_for_one_call_keep_a_thread_each() -> None:
 
 def test_calls_of_wrong_executions_count_as_wasted() -> None:
     def sent(*, wrong: bool) -> int:
-        """Of 40 calls at different steps."""
+        """Return how many of 40 calls at different steps are sent."""
         gate, count = gate_of(Steps({0: 5, 1: 5}), waste_budget=0.5), 0
 
         async def ask() -> None:

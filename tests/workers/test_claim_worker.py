@@ -207,7 +207,7 @@ def test_a_worker_that_ends_leaves_the_commits_of_others_alone(
 def test_a_worker_ends_though_its_store_is_away(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is cancelled while it claims, which is repeated for PATIENCE_S."""
+    """The worker is cancelled while it repeats a claim, which it would do for PATIENCE_S."""
     monkeypatch.setattr(leases, "PATIENCE_S", 10.0)
     store, attempts = server.store("away"), 0
     begin(store, 3)

@@ -215,7 +215,7 @@ def test_later_rows_of_a_process_replace_earlier_ones(
     third: Timeline,
     calls: int,
 ) -> None:
-    """As it happens while a run is being watched: all rows are in the same files."""
+    """The files grow as they do while a run is watched: all rows are in the same files."""
     folder = tmp_path_factory.mktemp("timeline")
     files = {
         kind: BatchFile(file_of(folder, kind, 0), kind, first.meta) for kind in (EXECUTIONS, CALLS)
