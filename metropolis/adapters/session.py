@@ -158,7 +158,7 @@ def check_agent(world: World, name: str, names: Sequence[str]) -> None:
 
 
 def bodies_of(entities: Sequence[Entity]) -> list[str]:
-    """The names of the agents."""
+    """The names of the agents whose bodies are among `entities`."""
     return [entity.name for entity in entities if entity.kind == AGENT]
 
 

@@ -48,7 +48,7 @@ WORLD_FILES = "world_sha256"
 STEPS_MAX = 1_000_000_000
 """Longest run; steps are numbers of 32 bits."""
 DEFAULT_CONCURRENCY = 1024
-"""Calls in flight."""
+"""The default of the maximum number of calls in flight."""
 FIXED_OPTIONS = ("world", "world_option", "agents", "seed")
 """Options that a resumed run cannot change: its history depends on them."""
 

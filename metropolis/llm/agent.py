@@ -59,7 +59,7 @@ class Sender(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """Receives the calls."""
+        """The backend that answers the calls."""
 
     @property
     def models(self) -> ModelChoice:

@@ -262,7 +262,7 @@ class Backend(Protocol):
         """Raise LLMError, within seconds, if the server is unreachable or the model unknown."""
 
     async def complete(self, request: Request) -> Completion:
-        """The whole answer."""
+        """Return the whole answer."""
 
     def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """The pieces of the answer as they arrive, then the whole Completion."""

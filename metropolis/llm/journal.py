@@ -129,7 +129,7 @@ class JournalFront:
     """The base of answers in memory in front of a `journal`, which has all of them; see Answers."""
 
     def __init__(self, journal: Answers | None) -> None:
-        """`journal` None: there is none."""
+        """With None, only the answers in memory exist."""
         self._journal = journal
 
     def get(self, key: Key) -> Completion | None:

@@ -42,7 +42,7 @@ class ApplicationError(MetropolisError):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What requests are made of."""
+    """An item of a source, from whose parts requests are made."""
 
     key: str
     parts: tuple[Part, ...]
@@ -76,7 +76,7 @@ class NodeRequest:
 
     key: str
     parts: tuple[tuple[str, Part], ...]
-    """(input, part) of the sources."""
+    """(input, part) of each part of a source's item that the prompt contains."""
     answers: tuple[tuple[str, str, int], ...]
     """(input, node, request's index): the answers of other nodes that it contains."""
     previous: int | None = None

@@ -32,7 +32,7 @@ class ExecutionPlan(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs in use."""
+        """The number of GPUs that the plan uses."""
         return self.dp * self.tp
 
     def __str__(self) -> str:
@@ -76,9 +76,9 @@ class EngineOverhead:
     """What an engine adds to each iteration, beside the work of the GPUs."""
 
     iteration_ms: _Overhead = 0.0
-    """Added to each iteration."""
+    """Milliseconds added to each iteration."""
     sequence_ms: _Overhead = 0.0
-    """Added to each iteration for each sequence of its batch."""
+    """Milliseconds added to each iteration for each sequence of its batch."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Machine:
 
     @property
     def nvlink_group(self) -> int:
-        """GPUs that NVLink connects with each other."""
+        """The number of GPUs that NVLink connects with each other."""
         return GPUS[self.gpu].nvlink_group
 
     def shape(self, model: str) -> Architecture:

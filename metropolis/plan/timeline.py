@@ -85,7 +85,7 @@ class Prediction:
 
     @property
     def finished_s(self) -> float:
-        """When it has no open request."""
+        """The time at which the node has no open request any more, in seconds."""
         return self.started.loaded_s + self.run.finished_s
 
     def left_s(self, open_requests: int) -> float:
@@ -97,7 +97,7 @@ class Prediction:
         return self.started.loaded_s + float(np.partition(times, last)[last])
 
     def open_requests(self, at_s: float) -> int:
-        """Its open requests at that time."""
+        """The number of the node's open requests at the time `at_s`."""
         elapsed_s = at_s - self.started.loaded_s + ROUNDING_S
         return int((self.run.completed_s > elapsed_s).sum())
 
@@ -109,7 +109,7 @@ class Prediction:
         return times
 
     def flops_between(self, from_s: float, until_s: float) -> float:
-        """Operations done in that time."""
+        """The number of floating-point operations done between the two times."""
         offset = self.started.loaded_s
         return self.run.flops_until(until_s - offset) - self.run.flops_until(from_s - offset)
 
@@ -132,7 +132,7 @@ class Outlook:
 
     @property
     def flops(self) -> float:
-        """Operations done in the stage."""
+        """The number of floating-point operations done in the stage."""
         begins_s, ends_s = self.moment.time_s, self.ends_s
         return sum(each.flops_between(begins_s, ends_s) for each in self.predictions.values())
 
@@ -161,7 +161,7 @@ class Timeline:
         ] = {}
         self._profiles: dict[tuple[str, int], Profile] = {}
         self.simulated_requests = self.outlooks = 0
-        """Effort of the search so far."""
+        """Numbers of simulated requests and of outlooks: the effort of the search so far."""
 
     def start(self) -> Moment:
         """The moment before the first stage."""

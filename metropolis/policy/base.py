@@ -14,7 +14,7 @@ from math import inf
 from typing import ClassVar
 
 RANK_BITS = 62
-"""Width of a rank."""
+"""The width of a rank in bits."""
 SPECULATIVE_PRIORITY = 1 << RANK_BITS
 """Added to the ranks of speculative requests; engines accept the sum as a priority."""
 

@@ -12,7 +12,7 @@ class Fcfs(Policy):
     rank_bits = 1
 
     def rank(self, request: QueuedRequest) -> int:  # noqa: ARG002
-        """Equal for all requests."""
+        """Return 0 for all requests, so that they run in the order of arrival."""
         return 0
 
 

@@ -26,5 +26,5 @@ class Mlfq(Multilevel):
         return 0.0, 0.0
 
     def promotion_s(self, call: Call) -> float:
-        """When its accumulated waiting reaches `promote_s`."""
+        """The time at which the call's accumulated waiting reaches `promote_s`."""
         return call.since_s + self._promote_s - call.waited_s if call.level else inf

@@ -35,13 +35,13 @@ class Call:
     entered: int
     """Sequence number of its entry into the level, increasing over all levels."""
     quantum_s: float
-    """Remaining quantum."""
+    """The time that is left of the call's quantum, in seconds."""
     since_s: float
     """Start of the current run or wait; the times below are accounted up to it."""
     program_service_s: float
-    """Service of its program at its arrival."""
+    """Service that the call's program had got when the call arrived, in seconds."""
     program_waited_s: float
-    """Waiting of its program at its arrival."""
+    """Time that the call's program had waited when the call arrived, in seconds."""
     is_running: bool = False
     service_s: float = 0.0
     waited_s: float = 0.0
@@ -65,7 +65,7 @@ class Multilevel(Policy):
             )
         self._quanta_s = [*quanta_s, inf]
         self._lows_s = [0.0, *accumulate(quanta_s)]
-        """Service at which each level's range begins."""
+        """Level -> the least service, in seconds, of a call that enters at this level."""
         self._calls: dict[int, Call] = {}
         self._entries = count()
         self._due: list[tuple[float, int, int]] = []
@@ -118,11 +118,11 @@ class Multilevel(Policy):
         self.expect(call)
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
-        """Run its quantum."""
+        """Begin to use the quantum of the request's call."""
         self._switch(request, now_s, is_running=True)
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:
-        """Stop its quantum; the call keeps its position."""
+        """Stop using the quantum of the request's call, which keeps its position."""
         self._switch(request, now_s, is_running=False)
 
     def passed(self, now_s: float) -> None:

@@ -280,7 +280,7 @@ class _Field:
 
     hops: dict[int, int]
     edge: list[int]
-    """The farthest nodes."""
+    """The nodes in `hops` with the largest distance, from which the search continues."""
     radius: float = 0
     """All nodes up to this distance are in `hops`."""
 

@@ -116,7 +116,7 @@ class SimulatedFleet:
 
     @property
     def kinds(self) -> list[ProfileEntry]:
-        """Each specification once."""
+        """The different specifications of the instances, each once."""
         return [*{each.name: each for each in self.instances}.values()]
 
     @property

@@ -68,7 +68,7 @@ class FleetChanges:
         self.gpus: dict[int, Gpus] = {}
         """The GPUs of the instances that are not OFF."""
         self._loaded_s: dict[int, float] = {}
-        """When instances that load will serve."""
+        """Instance that is loading -> the time at which it will serve."""
         self._is_settled = False
         """Whether nothing changes before the next phase."""
         for instance, gpus in schedule.phases[0].gpus.items():

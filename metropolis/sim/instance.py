@@ -46,7 +46,7 @@ class SimulatedRequest:
     start: Start = Start()
     """What the prefill of the latest submission starts from."""
     submitted_sim_s: float = 0.0
-    """When the engine latest got it."""
+    """The time at which the request was submitted to an engine last."""
     first_token_sim_s: float = inf
     served_sim_s: float = 0.0
     """Service time so far, before the current stay in the engine."""
@@ -65,7 +65,7 @@ class SimulatedRequest:
 
     @property
     def work(self) -> Request:
-        """What its engine has to compute."""
+        """The request that is submitted to the core's engine: what is left to compute."""
         return Request(
             self.prompt_tokens,
             self.output_tokens - self.generated_tokens,

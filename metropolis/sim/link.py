@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Transfer(NamedTuple):
-    """When a transfer uses its links."""
+    """The times at which a transfer begins and ends to use its links."""
 
     begun_sim_s: float
     arrived_sim_s: float

@@ -33,15 +33,15 @@ class Sequence:
     to_prefill: int = 0
     """Prompt tokens plus those generated before its latest admission."""
     computed: int = 0
-    """Tokens in the KV cache."""
+    """The number of tokens whose KV is in the GPU's cache."""
     swapped: int = 0
-    """Tokens in host memory, or in the prefix cache."""
+    """The number of tokens whose KV is in host memory or in the prefix cache."""
     copied: int = 0
     """Blocks of the swapped tokens that were copied to the host."""
     ahead: int = 0
     """Tokens decoded in the places of others while the host keeps it."""
     blocks: int = 0
-    """Blocks it holds outside the prefix cache."""
+    """The number of blocks that the sequence holds outside the prefix cache."""
     shared: list[Tokens] = field(default_factory=list)
     """Blocks it holds in the prefix cache, each given by all tokens up to its end."""
     first_token_sim_s: float = inf

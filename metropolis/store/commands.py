@@ -160,7 +160,7 @@ def dispatch(
 
 
 def ms(seconds: float) -> int:
-    """Milliseconds."""
+    """Convert to whole milliseconds."""
     return round(seconds * 1000)
 
 

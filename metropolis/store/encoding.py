@@ -62,7 +62,7 @@ class EncodedEvent:
 
 @dataclass(frozen=True, slots=True)
 class EncodedCommit:
-    """All writes of a commit."""
+    """All that a commit writes, encoded for the store."""
 
     nodes: Sequence[Node]
     writes: Sequence[EncodedVersion]

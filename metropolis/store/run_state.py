@@ -59,7 +59,7 @@ class RunState:
     shared_minds: Mapping[AgentId, Any] | None
     """The minds, saved when looked up, if workers share this data; then `minds` is empty."""
     shared_snapshot: StateSnapshot
-    """Wraps `state`, for workers that share it."""
+    """A snapshot that reads `state` itself, for workers in this process."""
     steps: dict[AgentId, Step]
     released: Step
     floor: Step
@@ -148,7 +148,7 @@ class RunState:
         self.expires_s = min((lease.until_s for lease in self.leases.values()), default=inf)
 
     def chosen(self, worker: str, affinity: Step, most: int, own: bool) -> list[str]:
-        """At most `most` clusters for `worker`."""
+        """Choose at most `most` ready clusters for `worker`; return their names."""
         if most >= len(self.ready) and not own:
             return sorted(self.ready, key=lambda name: self.clusters[name].step)
 

@@ -18,12 +18,12 @@ SPARE = 2
 
 @dataclass(slots=True)
 class _Row:
-    """A sequence."""
+    """The state of the sequence in one row of the batch."""
 
     tokens: int
-    """Current length."""
+    """Number of tokens so far."""
     most_tokens: int
-    """Maximum final length."""
+    """Maximum number of tokens at the end."""
     has_inputs: bool
 
 

@@ -25,7 +25,7 @@ class EngineThread:
         self._lock = Lock()
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
-        """Set when the thread has failed."""
+        """Gets the exception as its result when the thread has failed."""
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 

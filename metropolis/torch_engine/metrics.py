@@ -45,7 +45,7 @@ class Metrics:
         self._ttft.labels(model).observe(prefill.ttft_s)
 
     def text(self, engine: Engine) -> bytes:
-        """All metrics."""
+        """Return all metrics in Prometheus' text format."""
         self._running.set(engine.running)
         self._waiting.set(engine.waiting)
         self._cache_bytes.set(engine.cache_bytes)

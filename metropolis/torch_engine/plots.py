@@ -22,7 +22,7 @@ def _title(plan: Plan) -> str:
 
 
 def _references(axes: Axes, plan: Plan) -> None:
-    """Lines for the models' own qualities."""
+    """Draw lines at the qualities of the models without reuse."""
     axes.axhline(plan.receiver_quality, color="black", linestyle="--", linewidth=1,
                  label=f"{plan.receiver}, all layers computed")  # fmt: skip
     if plan.sender_quality is not None:

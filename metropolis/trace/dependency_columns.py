@@ -16,7 +16,7 @@ DEPENDS_ON = pa.field("depends_on", pa.list_(_DEPENDENCY))
 
 
 def dependency_lists(dependencies: ValueDependencies) -> pa.ListArray:
-    """One list per (step, agent); null: none."""
+    """One list for each (step, agent); null if the agent-step depends on nothing."""
     columns = [pa.array(dependencies.writer), pa.array(dependencies.ago)]
     return pa.ListArray.from_arrays(
         dependencies.offsets.astype(np.int32),

@@ -222,7 +222,7 @@ def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
 def _leaps(
     positions: Float32, graph: Sequence[Sequence[int]], velocity: float
 ) -> npt.NDArray[np.bool_]:
-    """Like `jumps`, along a graph."""
+    """Return what `jumps` does, for moves along the edges of a graph."""
     metric = Hops(graph)
     before, after = positions[:-1, :, 0], positions[1:, :, 0]
     too_far: npt.NDArray[np.bool_] = before != after

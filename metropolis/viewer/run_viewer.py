@@ -41,7 +41,7 @@ class RunViewer:
         self._first: int | None = None
         """The floor at the first status."""
         self._moving_wall_s = 0.0
-        """Wall time since then, without pauses."""
+        """Wall time since the first status, without pauses, in seconds."""
         for target in (self._report, self._obey):
             threading.Thread(target=target, name="viewer", daemon=True).start()
 

@@ -20,10 +20,10 @@ class Minds:
     """
 
     def __init__(self, agents: list[Agent]) -> None:
-        """`agents` have run no step."""
+        """Keep the state of `agents`, which have not run any step."""
         self._agents = agents
         self._first: dict[AgentId, Agent] = {}
-        """Copies from before their first step here."""
+        """Copies of the agents from before their first step in this worker."""
         self._sample = Sample()
         self._stored: dict[AgentId, Parts] = {}
         self._chunks: dict[AgentId, PartsCache] = defaultdict(PartsCache)

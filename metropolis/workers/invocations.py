@@ -38,7 +38,7 @@ class PendingCalls(Protocol):
     waiting: int
     """Number of pending calls."""
     active_wall_s: float
-    """Time at which the last call ended."""
+    """`time.monotonic` at the end of the latest call."""
 
 
 _WITHOUT_LINE = MetropolisError, CausalityError, NotJSONError

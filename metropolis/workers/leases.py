@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 """How long a store may be unavailable; a server that loads its append-only file needs time."""
 PAUSE_S = 0.1
 BEATS = 3
-"""Renewals per lease."""
+"""The number of renewals in the duration of a lease."""
 
 
 class Heartbeat:

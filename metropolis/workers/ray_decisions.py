@@ -41,7 +41,7 @@ class RayDecisions(RemoteDecisions):
     def __init__(
         self, spec: HostSpec, minds: Minds, count: int | None, address: str | None
     ) -> None:
-        """Raises MetropolisError."""
+        """Raises MetropolisError if Ray cannot start, or cannot run the world's code."""
         sources = sources_of({type(spec.world), *map(type, spec.agents)})
         described = pickled(spec)
         self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)

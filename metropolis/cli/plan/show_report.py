@@ -122,7 +122,7 @@ def print_methods(console: Console, results: Sequence[MethodResult], draws: int)
 def as_json(
     loaded: LoadedApplication, workload: Workload, results: Sequence[MethodResult]
 ) -> dict[str, Any]:
-    """All of it as an object."""
+    """The content of the report as a JSON object."""
     return {
         "application": loaded.application.name,
         "gpus": loaded.machine.gpus,

@@ -64,7 +64,7 @@ class Compatible:
         self.name = wire.choose_model(str(self), self._model, models, self._named)
 
     async def complete(self, request: Request) -> Completion:
-        """The whole answer."""
+        """Return the whole answer; see `metropolis.llm.base.Backend`."""
         return await wire.complete(self._server, path_of(request), self.body_of(request), request)
 
     def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:

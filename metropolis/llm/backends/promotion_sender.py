@@ -29,7 +29,7 @@ class PromotionSender:
         task.add_done_callback(self._tasks.discard)
 
     async def cancel(self) -> None:
-        """Cancel what is pending."""
+        """Cancel the promotions that are still being sent."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -35,7 +35,7 @@ class Server(Protocol):
 
     @property
     def meter(self) -> Meter:
-        """Counts the tokens of the server's answers."""
+        """The counter of the tokens in the server's answers."""
 
     def without_key(self, text: str) -> str:
         """`text` with the key that requests carry hidden."""

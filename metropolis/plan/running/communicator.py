@@ -38,7 +38,7 @@ class Communicator:
         }
         self._ready: dict[str, list[int]] = {name: [] for name in self.requests}
         self._missing: dict[Call, int] = {}
-        """Answers that each waiting request needs."""
+        """Waiting request -> the number of answers that it still needs."""
         self._dependents: dict[Call, list[Call]] = {}
         for name, indices in self._open.items():
             for index in sorted(indices):

@@ -62,7 +62,7 @@ class StageLog:
         self._record.actual = Schedule(ACTUAL, stages)
 
     def note_time(self) -> None:
-        """Record the time alone."""
+        """Record the time so far, but no change of the stages."""
         self._record.elapsed_s = self.now_s
 
     def finished(self, name: str) -> None:
@@ -102,7 +102,7 @@ class StageLog:
         self.update()
 
     def _why(self) -> list[str]:
-        """Why the current stage ends."""
+        """The reasons why the current stage ends, as texts for the log."""
         if not self._begun:
             return []
         finished, boundary = sorted(self._begun[-1].finished), self._begun[-1].boundary

@@ -154,7 +154,7 @@ class Lookahead:
         return choose
 
     def _changes(self, moment: Moment, stage: PlannedStage) -> Iterable[list[PlannedStage]]:
-        """What may take the place of `stage`."""
+        """Yield the lists of stages that may replace `stage`."""
         timeline, seen = self._timeline, {_key(stage)}
         seeds = [*seeded(timeline, moment, self._tails_s)]
         others: Iterable[Stage] = (

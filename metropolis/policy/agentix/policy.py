@@ -24,10 +24,10 @@ class ProcessEntry:
     """State of a running program."""
 
     service_s: float = 0.0
-    """Engine time of its completed calls."""
+    """Engine time of the program's completed calls, in seconds."""
     waited_s: float = 0.0
     threads: dict[int, Call] = field(default_factory=dict)
-    """Its active calls, by request id."""
+    """Request id -> active call of the program."""
     positions: dict[int, int] = field(default_factory=dict)
     """Level -> the position in it of the program's first call."""
 
@@ -112,6 +112,6 @@ class Atlas(Plas):
     """
 
     def update(self, entry: ProcessEntry, call: Call) -> None:
-        """Extend the longest chain."""
+        """Take the chain that ends with `call`, if it is the longest so far."""
         entry.service_s = max(entry.service_s, call.program_service_s + call.service_s)
         entry.waited_s = max(entry.waited_s, call.program_waited_s + call.waited_s)

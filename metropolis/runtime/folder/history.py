@@ -81,7 +81,7 @@ class HistoryLine:
     content: bytes
     """The canonical line."""
     calls: int
-    """Total up to and including this step."""
+    """The number of calls up to and including this step."""
 
 
 class _Body(msgspec.Struct):
@@ -126,7 +126,7 @@ class HistoryWriter(ContinuedFile):
         super().__init__(path, HISTORY, run)
         self._digest, self._steps = hashlib.sha256(), keep
         self.calls = 0
-        """Total of the steps so far."""
+        """The number of calls in the steps so far."""
         self._before: tuple[Step, str] = 0, ""
         self.notes: list[str] = []
         """Extended if repeated steps differ from those that were cut off."""

@@ -52,7 +52,7 @@ class RunTrace:
                 parts, calls, first = [], 0, step
 
     def assemble(self) -> Trace:
-        """All steps as one trace."""
+        """Return all steps as one trace."""
         whole = trace_of(self.meta, list(self.steps_from(0)))
         return replace(whole, dependencies=self.dependencies)
 

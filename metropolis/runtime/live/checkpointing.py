@@ -29,7 +29,7 @@ class Source(Protocol):
         """The current minds; all agents are at one step, and none is running."""
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
-        """What `step` sees; `step` is the floor."""
+        """The entities and events that agents can see in `step`, which is the floor."""
 
     def check_lease(self) -> None:
         """Raise StoreError if another process has taken the run: what was read may be its own."""

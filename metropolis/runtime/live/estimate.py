@@ -38,10 +38,10 @@ class Amount:
     prompt_tokens: float
     output_tokens: float
     output_tokens_max: float
-    """If every answer has its maximum length."""
+    """The output tokens if every answer has its maximum length."""
     cost: float | None
     cost_max: float | None
-    """None: no prices given."""
+    """The cost with `output_tokens_max`; None, like `cost`, without prices."""
 
 
 @dataclass(frozen=True)

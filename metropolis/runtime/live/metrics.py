@@ -45,7 +45,7 @@ _BY_FUNCTION = (
     ("lost_tokens", "Tokens, at most, of attempts without a usable answer.", "lost_tokens"),
     ("cost", "Cost of answers and lost tokens, in the currency of the prices.", "cost"),
 )
-"""Name, meaning and field of `Usage`."""
+"""(name, description, field of `Usage`) of each counter."""
 
 
 class RunMetrics(Collector):

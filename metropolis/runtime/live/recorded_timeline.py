@@ -90,7 +90,7 @@ class RecordedTimeline:
                 self._writer.waiting(self._committed[agent][0] + 1, agent, blocker)
 
     def committed(self, acknowledged: Sequence[Acknowledged]) -> None:
-        """Commits, in their order."""
+        """Record commits, in the order in which they were acknowledged."""
         self._now_s, self._wall_s = now_s, wall_s = self._clock(), time.time()
         for one in acknowledged:
             execution = one.execution

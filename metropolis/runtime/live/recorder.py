@@ -35,7 +35,7 @@ class _Pending:
     events: list[Event] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
-    """If dependencies are recorded."""
+    """The executions of the step; empty unless dependencies are recorded."""
 
 
 class Recorder:

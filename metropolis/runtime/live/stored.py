@@ -131,7 +131,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Start:
-    """What `step` sees and perceives."""
+    """The entities and the events that agents can see in `step`, with which a run begins."""
 
     step: Step
     entities: Sequence[Entity]

@@ -25,7 +25,7 @@ def replay_in_core(
     optimism: _core.Optimism | None,
     progress: Progress | None,
 ) -> Measurements:
-    """Measurements of a replay."""
+    """Replay `trace` in the C++ core; return the measurements."""
     options, profile = fleet.pool_options(prefix_reuse), fleet.profiles[0]
     pool = _core.InstancePool(profile, len(fleet), **asdict(options))
     calls, values, none = trace.calls, trace.dependencies, np.zeros(0, np.int32)

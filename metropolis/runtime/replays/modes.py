@@ -30,7 +30,7 @@ class Risk(NamedTuple):
 
 
 AUTO_RISK = Risk(0.4, 6)
-"""Unless given; `metropolis bench optimistic` measures others."""
+"""The default; `metropolis bench optimistic` measures other values."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Mode:
     is_optimistic: bool = False
     """Agents run ahead of the rule, which orders what they commit."""
     needs_values: bool = False
-    """It follows the trace's dependencies by value."""
+    """Whether the mode follows the trace's dependencies by value."""
 
 
 MODES: dict[str, Mode] = {

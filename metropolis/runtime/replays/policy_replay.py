@@ -42,7 +42,7 @@ def replay_with_plug_ins(
     choice: CacheChoice | None,
     progress: Progress | None,
 ) -> Measurements:
-    """Measurements of a replay."""
+    """Replay `trace` with plug-ins in Python; return the measurements."""
     options = fleet.pool_options(prefix_reuse)
     cluster = SimulatedCluster(fleet.profiles, *plug_ins, options, choice=choice, schedule=schedule)
     by_text = choice is not None
@@ -79,7 +79,7 @@ class _Cluster:
     step: int
     agents: Sequence[int]
     running: int
-    """Agents that have not finished the step."""
+    """The number of agents that have not finished the step."""
 
 
 class PolicyReplay:

@@ -40,7 +40,7 @@ SPREAD = 0.5
 """Standard deviation of the logarithm of lengths."""
 TEXTS_PER_PROGRAM = 1 << 20
 ANSWER_MAX = 38_000
-"""§3.4: of an agent of MapCoder."""
+"""Maximum tokens of an answer: that of an agent of MapCoder (§3.4)."""
 # function -> (tokens of its instructions, median tokens of its answer)
 METAGPT = {
     "product manager": (600, 900), "architect": (500, 1100), "project manager": (500, 700),

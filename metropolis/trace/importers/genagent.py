@@ -29,7 +29,7 @@ from metropolis.world.appearance import Look
 VELOCITY = 1.0
 """Tiles that an agent walks in a step."""
 DATE, CLOCK = "%B %d, %Y", "%B %d, %Y, %H:%M:%S"
-"""Its forms of dates and times."""
+"""The project's formats of dates and times."""
 NO_BREAK = "\xa0"
 """Stands for the later spaces of a name in the runs that metropolis exports."""
 _STEP = re.compile("[0-9]{1,9}")
@@ -283,7 +283,7 @@ def _recording(states: list[_States], meta: Path, root: Path) -> Recording:
 
 
 def _changes(states: list[_States]) -> Iterator[Shown]:
-    """What the agents show, where that changes."""
+    """Yield what each agent shows, at each step at which that changes."""
     before: dict[str, tuple[Look, Lines]] = {}
     for step, of in enumerate(states):
         for agent, (name, state) in enumerate(of.items()):
