@@ -11,9 +11,9 @@ WIDTH_PX = 480
 _MUTED = "opacity:.65"
 
 
-def escaped(text: object, characters_max: int = CHARACTERS_MAX) -> str:
-    """`text` for HTML: cut, markup and unprintable characters escaped."""
-    shown = cut(str(text), characters_max)
+def escaped(text: object) -> str:
+    """`text` for HTML: cut after CHARACTERS_MAX, markup and unprintable characters escaped."""
+    shown = cut(str(text), CHARACTERS_MAX)
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
     return html.escape(shown)
 

@@ -73,18 +73,18 @@ DISTRIBUTIONS = {
 }
 
 
-def ensembling(requests: int, limit: int, seed: int = 0) -> Application:
+def ensembling(requests: int, limit: int) -> Application:
     """Nine models answer the same requests (§5.1)."""
     return Application(
         f"ensembling {requests:,} limit {limit}",
-        {"questions": _questions(requests, seed)},
+        {"questions": _questions(requests)},
         tuple(_ensemble_node(model, limit) for model in ENSEMBLE),
     )
 
 
-def routing(known: bool, seed: int = 0) -> Application:
+def routing(known: bool) -> Application:
     """Each request goes to one of five models (§5.2, Table 1)."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     sources, nodes = {}, []
     for model, count in ROUTING.items():
         name = _name(model)
@@ -114,7 +114,7 @@ def mixed(
     """Chain summary and ensembling at the same time (§5.4)."""
     return Application(
         f"mixed {documents}, {requests:,} limit {limit}",
-        {"documents": _documents(documents), "questions": _questions(requests, 0)},
+        {"documents": _documents(documents), "questions": _questions(requests)},
         (
             *_summary_nodes(evaluations, summary_limit),
             *(_ensemble_node(model, limit) for model in ENSEMBLE),
@@ -140,8 +140,8 @@ def _documents(count: int) -> tuple[Item, ...]:
     return tuple(Item(f"{index}", (part,) * number) for index, number in enumerate(chunks))
 
 
-def _questions(count: int, seed: int) -> tuple[Item, ...]:
-    inputs = np.random.default_rng(seed).choice(MIX_INSTRUCT_INPUTS, count).tolist()
+def _questions(count: int) -> tuple[Item, ...]:
+    inputs = np.random.default_rng(0).choice(MIX_INSTRUCT_INPUTS, count).tolist()
     return tuple(Item(f"{index}", (tokens,)) for index, tokens in enumerate(inputs))
 
 
