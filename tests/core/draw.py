@@ -88,7 +88,6 @@ class Draw:
                 break
             if max((array.size, *array.shape)) > 2**20:  # copies would take all memory
                 break
-                break
         return array
 
     def do(self, name: str, *args: Any, **kwargs: Any) -> Any:
