@@ -30,7 +30,7 @@ from metropolis.worlds.smallville.world import SmallVille
 NONE, ANY = (0, 0), (0, inf)
 CHECKS = {
     "walls_crossed": ("walls crossed", NONE, "0"),
-    # of whole days: in the morning it is more
+    # the limit is for whole days: in the morning the share is larger
     "tiles_shared_by_day": (
         "agent-steps on a shared tile",
         (0, 0.06),
@@ -47,7 +47,7 @@ CHECKS = {
     # 2.4 standard errors, if both days have 300 independent conversations
     "last_conversations": ("conversations of the last day / day 1", (0.8, inf), "at least 80 %"),
     "distinct_sentences": ("distinct sentences, all days together", ANY, "falls with the days"),
-    # as many conversations as on day 1, in sentences as different
+    # compares as many conversations as day 1 has
     "later_sentences": ("distinct sentences of later days / day 1", (0.9, inf), "at least 90 %"),
     "news_heard": ("first hearings of a fact per day, minimum", (1, inf), "some every day"),
     "festival": ("know of the festival, end of day 2", (0.42, 0.62), "paper: 52 %; 10 points"),

@@ -63,7 +63,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with reported(path):
         try:
-            partial.unlink(missing_ok=True)  # of a killed process, or a link
+            partial.unlink(missing_ok=True)  # left by a killed process, or a link
             with FileIO(partial, "x", opener=_private) as file:
                 write_all(file, content)
                 os.fsync(file.fileno())

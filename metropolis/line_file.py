@@ -212,7 +212,7 @@ class LineFile:
                 raise MetropolisError(
                     f"{self.path} is in use by another run; wait for it to end"
                 ) from None
-            file.close()  # it was replaced while it was opened
+            file.close()  # the file was replaced while it was opened
 
     def sync(self) -> None:
         """Flush to disk, so that the content survives a power cut."""

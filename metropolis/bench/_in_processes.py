@@ -37,7 +37,7 @@ def in_processes(
     """
     context = get_context("spawn")
     completed: SimpleQueue[int] = context.SimpleQueue()
-    reader, writer = context.Pipe(duplex=False)  # its end tells the processes to end
+    reader, writer = context.Pipe(duplex=False)  # the end of the pipe tells the processes to end
     arguments = completed, reader
     with (
         progress_bar(runs_per_task * len(tasks), "runs") as (advance, describe),

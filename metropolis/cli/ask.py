@@ -63,7 +63,8 @@ def command(
     check_name("agent", agent, [one.name for one in scenario.agents])
     client = options.client(options.connected(scenario))
     (asked,) = (one for one in scenario.agents if one.name == agent)
-    if type(asked).interview is Agent.interview:  # it refuses: do not run the steps again first
+    # the default refuses: do not run the steps again first
+    if type(asked).interview is Agent.interview:
         asyncio.run(asked.interview(question, None))
     found = state_at(folder, scenario.world, scenario.agents, at)
     answer = asyncio.run(_answer(RunDirectory(folder), scenario, found, agent, question, client))

@@ -77,7 +77,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` at the end, unless an error occurs."""
     partial = path.with_name(f".{path.name}.partial")
     with reported(path):
-        partial.unlink(missing_ok=True)  # of a killed process, or a link
+        partial.unlink(missing_ok=True)  # left by a killed process, or a link
         try:
             with io.BufferedWriter(_opened(path, partial), BUFFER_BYTES) as file:
                 yield cast(BinaryIO, file)

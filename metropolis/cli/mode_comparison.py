@@ -39,7 +39,7 @@ def compared(
     written = RunDirectory(folder).trace
     try:
         if is_whole and trace.dependencies is None and written.exists():
-            trace = read_trace(written)  # that of a finished run has them
+            trace = read_trace(written)  # the trace of a finished run has dependencies
         return _compare(trace, world, options), None
     except MetropolisError as error:
         return [], (

@@ -84,7 +84,7 @@ def show(
     sides: list[Side], host: str = "127.0.0.1", port: int = 0, *, opens: bool | None = None
 ) -> None:
     """Serve until Ctrl-C; print the URL, and open it in a browser (None: if in a terminal)."""
-    from metropolis.viewer.serving import serve  # it needs aiohttp
+    from metropolis.viewer.serving import serve  # this module needs aiohttp
 
     def say(url: str) -> None:
         click.echo(url)

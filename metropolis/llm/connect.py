@@ -86,7 +86,7 @@ async def _serves_sglang(url: str) -> bool:
     except (UnreachableError, MalformedError) as error:
         raise UnavailableError(f"{error}; is it the right server, and running?") from None
     except (RefusedError, RateLimitedError):
-        return False  # it requires a key, or lacks the route: not SGLang as we start it
+        return False  # the server requires a key, or lacks the route: not SGLang as we start it
     finally:
         await server.close()
     try:

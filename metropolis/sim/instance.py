@@ -148,7 +148,7 @@ class SimulatedInstance:
             left_sim_s = completion.last_token_sim_s
             request = self._requests.pop(completion.id, None)
             if request is None:
-                continue  # it was cancelled
+                continue  # the request was cancelled
             self._account(request, completion)
             if completion.aborted:
                 gone.append(Aborted(completion.id, left_sim_s, request.generated_tokens))

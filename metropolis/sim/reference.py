@@ -170,7 +170,7 @@ class _Instance(Memory):
                 sequence.preempted += self.boundary - sequence.preempted_at
                 sequence.preempted_at = None
             if mixed and sequence.has_token and sequence.computed == sequence.to_prefill - 1:
-                sequence.computed += 1  # it decodes; its block was part of the admission
+                sequence.computed += 1  # the sequence decodes; its block was part of the admission
                 budget -= 1
             else:
                 budget -= self._add_chunk(sequence, budget)

@@ -74,7 +74,7 @@ def open_server(address: str, *, attach: bool = False) -> Server:
                 "for a run's own"
             )
         if is_served(folder):  # otherwise a copy of the folder may name the original's server
-            with suppress(StoreUnavailableError):  # it has just ended
+            with suppress(StoreUnavailableError):  # the server has just ended
                 return RedisServer(running)
     try:
         return EmbeddedServer(folder)

@@ -53,7 +53,7 @@ class EngineThread:
                 yield output
         finally:
             if is_open:
-                with suppress(EngineError):  # it has ended, and all requests with it
+                with suppress(EngineError):  # the engine has ended, and all requests with it
                     self._call(lambda: self._engine.cancel(numbers[0]))
 
     def abort(self, prefix: str) -> None:

@@ -76,7 +76,7 @@ class LiveEvents:
                 for queue in [*self._watchers]:
                     try:
                         queue.put_nowait(event)
-                    except asyncio.QueueFull:  # it does not read
+                    except asyncio.QueueFull:  # the watcher does not read
                         self._watchers.discard(queue)
                         _end(queue)
             await asyncio.sleep(INTERVAL_S)

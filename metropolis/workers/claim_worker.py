@@ -253,7 +253,7 @@ class ClaimingWorker:
             try:
                 held = self._store.extend(claim, self._lease_s)
             except StoreUnavailableError:
-                return  # it may return before the claims expire
+                return  # the store may return before the claims expire
             except StoreError as error:
                 self._failure = error
                 return

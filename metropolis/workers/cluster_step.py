@@ -112,7 +112,7 @@ class ClusterSteps:
             cluster.end()
             for llm in part.llms.values():
                 llm.end()
-            part.cluster = None  # it refers to `part`
+            part.cluster = None  # breaks a reference cycle: the cluster refers to `part`
         execution = Execution(
             self.dispatch.step,
             self.dispatch.agents,
@@ -228,7 +228,7 @@ def copied(action: Any) -> Any:
             raise _NotFiniteError(action)
         return action
     if is_immutable(action):
-        return action  # it may be compared by identity
+        return action  # the action may be compared by identity
     if isinstance(action, Mapping):
         return {key: copied(value) for key, value in action.items()}
     is_real = isinstance(action, np.ndarray) and action.dtype.kind == "f"

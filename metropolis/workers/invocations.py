@@ -129,7 +129,7 @@ class Invocation:
         """A description of `error`, raised in this invocation."""
         described = describe_error(error, self.owner)
         if isinstance(error, MetropolisError) and f"{error}".startswith("step "):
-            return described  # its sentence names agent and step
+            return described  # the sentence of this error names agent and step
         return f"{self}: {described}{'' if self.hint is None else self.hint()}"
 
     def _is_closed(self, error: BaseException) -> bool:
@@ -214,7 +214,7 @@ class Invocations:
             ) from error
 
     def _error(self, error: BaseException) -> AgentError:
-        for task, invocation in self._of.items():  # its done callbacks have not run yet
+        for task, invocation in self._of.items():  # the task's done callbacks have not run yet
             if task.done() and not task.cancelled() and task.exception() is error:
                 return AgentError(invocation.sentence(error))
         sentence = describe_error(error, None)

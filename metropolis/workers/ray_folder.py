@@ -31,7 +31,7 @@ def ray_folder() -> Iterator[str]:
 
 def _remove_abandoned() -> None:
     for path in PARENT.glob(f"{PREFIX}*/{LOCK}"):
-        with suppress(OSError):  # its run lives, or another one removes it
+        with suppress(OSError):  # the folder's run lives, or another process removes it
             if path.parent.lstat().st_uid == os.geteuid():
                 with path.open() as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

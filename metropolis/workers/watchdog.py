@@ -82,7 +82,7 @@ class Watchdog:
     def _look(self, now: float) -> None:
         stalled = []
         for invocation, silent_s in self._silent(now):
-            if silent_s < invocation.reported_s:  # it has made progress
+            if silent_s < invocation.reported_s:  # the invocation has made progress
                 invocation.reported_s = 0.0
             if self._stall_s and silent_s >= max(self._stall_s, 2 * invocation.reported_s):
                 stalled.append((silent_s, invocation))

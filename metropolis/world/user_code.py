@@ -93,7 +93,7 @@ def load_function(
 
 def signature_of(function: Callable[..., Any]) -> Signature:
     """Its signature, also if annotations name what only type checkers import."""
-    if sys.version_info >= (3, 14):  # it evaluates annotations when they are needed
+    if sys.version_info >= (3, 14):  # Python evaluates annotations when they are needed
         from annotationlib import Format
 
         return signature(function, annotation_format=Format.FORWARDREF)

@@ -34,7 +34,7 @@ def own_line(lines: Iterable[Line], owner: object) -> str:
 def _definition(kind: type) -> list[Line]:
     try:
         file, (_, line) = getsourcefile(kind), getsourcelines(kind)
-    except (OSError, TypeError):  # it has no file
+    except (OSError, TypeError):  # the object has no source file
         return []
     return [(file, line)] if file else []
 

@@ -55,7 +55,7 @@ class City(SmallVille):
             if not direction or (body is not None and body.position != member.position):
                 continue
             x, y = int(member.position[0]) + direction, int(member.position[1])
-            if super()._may_enter(member, (x, y)):  # not beyond the end of the line
+            if super()._may_enter(member, (x, y)):  # no passenger walks beyond the end of the line
                 member.move((x, y))
 
     def _may_enter(self, member: Member, tile: Tile) -> bool:

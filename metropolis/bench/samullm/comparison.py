@@ -122,7 +122,8 @@ def _truth(columns: Columns, seed: Sequence[int]) -> Truth:
     random = np.random.default_rng(seed)
     workload = drawn(columns, DISTRIBUTIONS, MACHINE.shapes, random)
     models = sorted({each.node.model for each in columns.values()})
-    sigma = PROFILE_ERROR * sqrt(pi / 2)  # of a normal distribution with that mean absolute value
+    # a normal distribution with that mean absolute value has this sigma
+    sigma = PROFILE_ERROR * sqrt(pi / 2)
     factors = np.exp(random.normal(0, sigma, (len(models), len(TENSOR_PARALLEL))))
     return Truth(
         workload,

@@ -226,7 +226,7 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = error.verify_message.rstrip(".")
         return f"its certificate is not trusted ({reason}); SSL_CERT_FILE may name trusted ones"
-    if isinstance(error, ssl.SSLError):  # its number is of another kind
+    if isinstance(error, ssl.SSLError):  # `errno` of such an error is OpenSSL's number
         return error.reason or str(error)
     if error.errno is None:
         return str(error)

@@ -36,7 +36,7 @@ class PromotionSender:
 
     async def _send(self, request: Request) -> None:
         program = placement_of(request).program
-        with suppress(LLMError, TimeoutError):  # it keeps its rank, and fails by itself
+        with suppress(LLMError, TimeoutError):  # the request keeps its rank, and fails by itself
             async with asyncio.timeout(ABORT_S):
                 await self._server.send(
                     self._path, {"program": program}, f"the promotion of {request.where}"

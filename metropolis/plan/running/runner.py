@@ -236,7 +236,7 @@ class Runner:
     async def _complete(self, copy: ModelCopy, call: Call) -> bool:
         """Whether the engine has answered; raises LLMError if it refuses the request."""
         (name, index), engine = call, copy.engine
-        if engine is None:  # it has died since the request was assigned to it
+        if engine is None:  # the engine has died since the request was assigned to it
             return False
         node, prompt = self._nodes[name], self.communicator.prompt(call)
         context_tokens = self._machine.shape(node.model).context_tokens

@@ -284,7 +284,7 @@ class RunDirectory:
 
     def write_trace(self, trace: RunTrace) -> None:
         """Write the trace of the whole run."""
-        for unfinished in self.root.glob(f".{self.trace.name}.*"):  # of killed processes
+        for unfinished in self.root.glob(f".{self.trace.name}.*"):  # left by killed processes
             unfinished.unlink()
         write_pieces(trace.pieces(), self.trace, 0o600)
 

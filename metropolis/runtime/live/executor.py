@@ -146,7 +146,8 @@ class Executor:
                 acknowledged = await self._unless_ended(
                     self._async_store.acknowledgements, self._last_id, WAIT_S
                 )
-                if time.monotonic() - self._renewed_wall_s > self._lease_s:  # it was suspended
+                # this process was suspended
+                if time.monotonic() - self._renewed_wall_s > self._lease_s:
                     self.check_lease()
                 if acknowledged is not None:
                     await self._commit(acknowledged)
@@ -319,7 +320,7 @@ class Executor:
         try:
             self._renew_lease()
         except StoreUnavailableError:
-            return  # it may return before the lease expires
+            return  # the store may return before the lease expires
         except StoreError as failure:
             self.end(failure)
 

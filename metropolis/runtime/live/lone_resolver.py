@@ -99,7 +99,7 @@ class LoneResolver:
 
     def _give_up(self) -> bool:
         self._refusals += 1
-        if self._refusals > CANCELLATIONS_MAX:  # it ignores them
+        if self._refusals > CANCELLATIONS_MAX:  # the resolution ignores cancellations
             assert self._loop is not None
             self._loop.stop()
         elif self._resolving is not None:

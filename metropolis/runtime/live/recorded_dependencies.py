@@ -299,7 +299,8 @@ class RecordedDependencies:
         if entity is None:
             return None
         known = self._hashes.get(entity.name)
-        if known is None or known[0] is not entity.state:  # only `moved` shares it
+        # only `Entity.moved` keeps the same state object
+        if known is None or known[0] is not entity.state:
             value = hash(self._encode((entity.kind, entity.state)))
             known = self._hashes[entity.name] = entity.state, value
         return entity.position, known[1]

@@ -99,7 +99,7 @@ class RecordedTimeline:
             self._writer.committed(step, agents, now_s, wall_s, began)
             self._committed |= dict.fromkeys(agents, (step, now_s))
             self._write_calls(execution)
-            if one.continues:  # its worker has begun the next step
+            if one.continues:  # the cluster's worker has begun the next step
                 self._writer.dispatched(step + 1, agents, now_s, wall_s)
 
     def _write_calls(self, execution: Execution) -> None:
@@ -110,7 +110,7 @@ class RecordedTimeline:
             if requests := self._requests.pop((step, agent), ()):
                 calls, wasted = _matched(calls, requests)
                 for request in wasted:
-                    if request.completed is None:  # it is cancelled now
+                    if request.completed is None:  # the call is cancelled now
                         request.completed = self._now_s
                 self._writer.called(step, agent, wasted, count(-1, -1), wasted=True)
             self._writer.called(step, agent, calls, count())

@@ -157,7 +157,8 @@ class Recording:
     def advance(self, floor: Step) -> Iterator[StepRecord]:
         """Record and yield the steps below `floor`, one by one."""
         if self.directory is not None and self.recorder.next_step == self._first_step < floor:
-            self.directory.trace.unlink(missing_ok=True)  # of an earlier process: it lacks these
+            # an earlier process wrote this trace, which lacks these steps
+            self.directory.trace.unlink(missing_ok=True)
             self.directory.checkpoints.remove_beyond(self._first_step)  # the history is cut there
         for record in self.recorder.advance(floor):
             if self.directory is None:

@@ -332,7 +332,7 @@ class Simulation:
         """The timeline of a run that `is_new` in its store."""
         clock, simulated = self._clock.now_s, self._clock.virtual is not None
         if not self._stored.shared:
-            clock = clock_since(self._stored.began_s)  # that of the workers
+            clock = clock_since(self._stored.began_s)  # the clock that the workers use
         return self._recording.open_timeline(clock, simulated=simulated, is_rerun=is_new)
 
     def _run_steps(self, loop: RunLoop, steps: Step) -> Iterator[StepRecord]:

@@ -91,7 +91,7 @@ class Side:
         Raises MetropolisError if the files are of another format, or have been removed.
         """
         with self._lock:
-            self._was_live = self.is_live()  # it has ended once all that it wrote has been read
+            self._was_live = self.is_live()  # a run has ended once all that it wrote has been read
             try:
                 changed = self.timeline.refresh()
                 of_steps = self.steps.refresh()
