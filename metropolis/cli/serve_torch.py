@@ -97,7 +97,7 @@ def command(
             f"serve torch needs {missing.name}: pip install 'metropolis[torch]'"
         ) from None
     if len({name for name, _ in models}) < len(models):
-        raise MetropolisError("--model: two models have the same name; give each one of its own")
+        raise MetropolisError("--model: two models have the same name; name each one differently")
     chosen = named(REUSES, reuse)()
     if threads is not None:
         torch.set_num_threads(threads)

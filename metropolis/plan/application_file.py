@@ -178,7 +178,7 @@ def _lengths(name: str, table: Table, traces: Traces) -> LengthDistribution:
                 return lengths_for(lengths_of_journal(path), f":{function}", journal)
         case _TraceLengths(trace, model, function):
             if not (model or function):
-                raise table.error("lacks model, function or both, whose calls it takes")
+                raise table.error("lacks model, function or both, which select calls of the trace")
             path = table.existing(trace, "trace")
             with table.located("trace"):
                 chosen = f"{model or ''}{f':{function}' if function else ''}"

@@ -37,7 +37,7 @@ class DroidSpeak(CacheReuse):
         self._ttft_s = ttft_s
         self._layers: dict[tuple[str, str], int] = {}
         self._points: dict[tuple[str, str], list[PlanPoint]] = {}
-        """By sender and receiver: the points that lose at most `loss`, the fastest first."""
+        """(sender, receiver) -> the points that lose at most `loss`, the fastest first."""
         for plan in plans:
             pair = plan.sender, plan.receiver
             if pair in self._points:
@@ -46,8 +46,8 @@ class DroidSpeak(CacheReuse):
             self._points[pair] = plan.within(loss)
         if both := self.receivers() & {sender for sender, _ in self._points}:
             raise PlanError(
-                f"{min(both)!r} is the receiver of one plan and the sender of another; no plan "
-                "says what a cache made from such a cache loses"
+                f"{min(both)!r} is the receiver of one plan and the sender of another; name plans "
+                "in which no receiver is a sender: none gives the loss of two reuses in a row"
             )
 
     def choose(self, placed: PlacedRequest, caches: Sequence[CachedPrefix]) -> Reuse | None:

@@ -20,7 +20,7 @@ def damage_reported(run: str) -> Iterator[None]:
         yield
     except (LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise StoreError(
-            f"{run} is damaged, or keys of that name are not of metropolis "
+            f"{run} is damaged, or its keys were not written by metropolis "
             f"({type(error).__name__}: {error}); metropolis store rm removes it"
         ) from error
 

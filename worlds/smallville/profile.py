@@ -112,7 +112,7 @@ def read_profiles(path: Path) -> list[Profile]:
     if not isinstance(places, list):
         raise MetropolisError(f"{path}: places is {places!r}; it should be a list of texts")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise MetropolisError(f"{path}: there is no [[resident]]; write such a table for each one")
+        raise MetropolisError(f"{path}: there is no [[resident]]; write one for each resident")
     profiles = [_profile(table, places, common, path) for table in tables]
     names = [profile.name for profile in profiles]
     for name in names:
