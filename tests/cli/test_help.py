@@ -5,21 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pkgutil import iter_modules
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from metropolis.cli import cli
+import metropolis.bench
+from metropolis.cli import LazyGroup, bench, cli
 
 LISTING = """
 import sys
-sys.argv = ["metropolis", "--help"]
 from metropolis.cli import main
 try:
     main()
 finally:
-    print([module for module in sys.modules if module.startswith("metropolis.cli.")])
+    groups = "metropolis.cli.", "metropolis.bench"
+    print([module for module in sys.modules if module.startswith(groups)])
     print([module for module in ("numpy", "pyarrow", "rich", "asyncio") if module in sys.modules])
 """
 
@@ -37,20 +39,33 @@ def completions(typed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [45, 1000])
-def test_the_list_shows_the_help_of_each_command(width: int) -> None:
-    context = click.Context(cli)
-    for name in cli.modules:
-        listed, command = cli.get_command(context, name), cli.imported(name)
+@pytest.mark.parametrize("group", [cli, bench])
+def test_the_list_shows_the_help_of_each_command(group: LazyGroup, width: int) -> None:
+    context = click.Context(group)
+    for name in group.modules:
+        listed, command = group.get_command(context, name), group.imported(name)
         assert listed is not None
         assert listed.get_short_help_str(width) == command.get_short_help_str(width)
         assert listed.hidden == command.hidden
 
 
-def test_the_list_imports_no_command() -> None:
+def test_every_public_module_of_benchmarks_is_a_command() -> None:
+    names = (module.name.replace("_", "-") for module in iter_modules(metropolis.bench.__path__))
+    assert set(bench.modules) == {name for name in names if not name.startswith("-")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--help"], "  whisper  Start a branch of RUN"),
+        (["bench", "--help"], "  kairos            Serve agentic programs"),
+    ],
+)
+def test_the_list_imports_no_command(arguments: list[str], line: str) -> None:
     shown = subprocess.run(
-        [sys.executable, "-c", LISTING], capture_output=True, text=True, check=True
+        [sys.executable, "-c", LISTING, *arguments], capture_output=True, text=True, check=True
     ).stdout
-    assert "  whisper  Start a branch of RUN" in shown
+    assert line in shown
     assert shown.splitlines()[-2:] == ["['metropolis.cli.terminal']", "[]"]
 
 
