@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import call, due_s_of, rank_bits_of, rank_of, read
+from metropolis.policy.faults import (
+    call,
+    due_s_of,
+    rank_bits_of,
+    rank_of,
+    read,
+    reranked_by,
+    versions_of,
+)
 from metropolis.types import MetropolisError
+
+CHANGES_MAX = 1000
+"""Number of the latest changes of versions that are kept."""
 
 
 class Combined(Policy):
@@ -29,6 +40,9 @@ class Combined(Policy):
             )
         self._first_max = (1 << left) - 1
         self.preempts = any(read(policy, "preempts") for policy in policies)
+        self._versions: dict[int, list[int]] = {}
+        """The sum of both versions of each policy, by that of this one, the earliest first."""
+        self._follow()
 
     @property
     def due_s(self) -> float:
@@ -41,6 +55,19 @@ class Combined(Policy):
         for policy in self._policies[1:]:
             rank = rank << rank_bits_of(policy) | rank_of(policy, request)
         return rank
+
+    def reranked(self, since: int) -> Collection[int] | None:
+        """See Policy."""
+        if since not in self._versions:
+            return None
+        found = set[int]()
+        for policy, before in zip(self._policies, self._versions[since], strict=True):
+            if versions_of(policy) != before:
+                ids = reranked_by(policy, before)
+                if ids is None:
+                    return None
+                found.update(ids)
+        return found
 
     def arrived(self, request: QueuedRequest) -> None:
         """See Policy."""
@@ -100,3 +127,6 @@ class Combined(Policy):
         self.version = sum(read(policy, "version") for policy in self._policies)
         running = (read(policy, "running_version") for policy in self._policies)
         self.running_version = sum(running)
+        self._versions[versions_of(self)] = [versions_of(policy) for policy in self._policies]
+        if len(self._versions) > CHANGES_MAX:
+            del self._versions[next(iter(self._versions))]

@@ -14,7 +14,9 @@ from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.agentix.policy import Atlas, Plas
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
+from metropolis.policy.combined import CHANGES_MAX, Combined
 from metropolis.policy.faults import PluginError
+from metropolis.policy.fixed import Fcfs, StepFirst
 from metropolis.policy.mlfq import Mlfq
 from metropolis.policy.queue import RequestQueue
 from metropolis.scheduler.base import Command, InstanceLimits, Place, Preempt, Report
@@ -25,6 +27,8 @@ MAKES: list[Callable[[], Policy]] = [
     partial(Plas, (1.0, 2.0), beta=0.5),
     partial(Plas, (1.0, 2.0), beta=0.5, by_program=True),
     partial(Atlas, (1.0, 2.0), beta=0.5),
+    lambda: Combined([StepFirst(2), Plas((1.0, 2.0), beta=0.5)]),
+    lambda: Combined([Mlfq((1.0, 2.0), promote_s=2.0), Fcfs()]),
 ]
 
 
@@ -125,6 +129,61 @@ def test_a_request_that_sinks_is_compared_at_its_instance_alone() -> None:
     assert isinstance(place, Place)
     assert (preempt.request.id, place.request.id) == (0, 2)
     assert set(policy.ranked) == {0, 2}
+
+
+class Named(Policy):
+    """Names what changed at each time that passed: whole seconds."""
+
+    rank_bits = 8
+
+    def rank(self, request: QueuedRequest) -> int:
+        return 0
+
+    def passed(self, now_s: float) -> None:
+        self.version = int(now_s)
+
+    def reranked(self, since: int) -> range:
+        return range(since, self.version)
+
+
+class Tens(Named):
+    """Names ids from ten up, every second second."""
+
+    def passed(self, now_s: float) -> None:
+        self.running_version = int(now_s) // 2
+
+    def reranked(self, since: int) -> range:
+        return range(10 + since, 10 + self.running_version)
+
+
+def test_a_chain_names_what_its_policies_name() -> None:
+    chain = Combined([StepFirst(), Named(), Tens()])
+    assert chain.reranked(0) == set()
+    sums = []
+    for second in range(1, 6):
+        chain.passed(float(second))
+        sums.append(chain.version + chain.running_version)
+    assert sums == [1, 3, 4, 6, 7]
+    assert chain.reranked(7) == set()
+    assert chain.reranked(4) == {3, 4, 11}
+    assert chain.reranked(0) == {0, 1, 2, 3, 4, 10, 11}
+    assert chain.reranked(2) is None
+
+
+def test_a_chain_names_nothing_if_one_of_its_policies_does_not() -> None:
+    chain = Combined([Named(), silent(Tens())])
+    for second in range(1, 4):
+        chain.passed(float(second))
+    assert chain.reranked(3) == {2}
+    assert chain.reranked(1) is None
+
+
+def test_a_chain_keeps_few_changes() -> None:
+    chain = Combined([StepFirst(), Named()])
+    for second in range(CHANGES_MAX + 1):
+        chain.passed(float(second))
+    assert chain.reranked(0) is None
+    assert chain.reranked(1) == set(range(1, CHANGES_MAX))
 
 
 def test_a_queue_ranks_again_what_is_named() -> None:
