@@ -55,7 +55,8 @@ ALLOCATIONS = 10_000
 )  # fmt: skip
 @click.option(
     "--queue-limit", type=click.IntRange(1), default=10_000, show_default=True,
-    help="Maximum waiting requests; further ones are answered with 429.",
+    help="Maximum waiting requests; further ones are answered with 429. Speculative ones do not "
+    "count for others.",
 )  # fmt: skip
 @click.option(
     "--idle-s", type=Number(0, min_open=True), default=60.0, show_default=True,

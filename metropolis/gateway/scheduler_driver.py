@@ -37,7 +37,8 @@ class Preemptible(NamedTuple):
 class SchedulerDriver:
     """Queues requests and places them on engines, which are down until `set_is_up` is called.
 
-    An engine has at most `at_once` requests; at most `queue_limit` requests wait.
+    An engine has at most `at_once` requests. At most `queue_limit` requests wait; for a needed one,
+    speculative ones do not count.
     """
 
     def __init__(
@@ -95,8 +96,9 @@ class SchedulerDriver:
         `is_requeued`: the request has left its engine unfinished. Raises InstanceDownError when the
         `only` engine does not answer, QueueFullError when the queue is full, and PluginError.
         """
-        if not is_requeued and len(self) >= self._queue_limit:
-            raise QueueFullError(f"{len(self)} requests wait already; try again later")
+        ahead = len(self) - (0 if request.speculative else self.scheduler.waiting_speculative)
+        if not is_requeued and ahead >= self._queue_limit:
+            raise QueueFullError(f"{ahead} requests wait already; try again later")
         placement: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._placements[request.id] = placement
         try:

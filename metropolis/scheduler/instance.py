@@ -41,6 +41,11 @@ class TrackedRequest:
     """Whether it can be preempted, if it runs."""
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it waits, at an instance or for one."""
+        return self.state in (RequestState.QUEUED, RequestState.PLACED)
+
+    @property
     def tokens(self) -> int:
         """Prompt and output so far."""
         return self.request.prompt_tokens + self.output_tokens

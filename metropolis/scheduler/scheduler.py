@@ -80,17 +80,13 @@ class Scheduler(Notifier):
         self._placement = Placement(policy, dispatcher, self.models.all)
         """Has the QUEUED requests."""
         self._requests: dict[int, TrackedRequest] = {}
-        self._waiting, self.due_s = 0, inf
-        """When ranks of waiting requests next change by the passing of time alone, as of the latest
-        `schedule`."""
-        self._rejected, self._deferral_max_s = list[Reject](), deferral_max_s
+        self.waiting = self.waiting_speculative = 0
+        """Number of requests that wait, at an instance or for one; of those that may be in vain."""
+        self._rejected, self._deferral_max_s, self.due_s = list[Reject](), deferral_max_s, inf
+        """`due_s`: when ranks of waiting requests next change by the passing of time alone, as of
+        the latest `schedule`."""
         self._deferred_since_s: dict[frozenset[int], float] = {}
         """Instances of a queue -> since when the dispatcher defers it although they are idle."""
-
-    @property
-    def waiting(self) -> int:
-        """Number of requests that wait, at an instance or for one."""
-        return self._waiting
 
     @property
     def in_flight(self) -> list[int]:
@@ -104,7 +100,7 @@ class Scheduler(Notifier):
 
     def endless_deferral(self) -> PluginError:
         """The error of a dispatcher that defers all waiting requests for no reason."""
-        return endless_deferral(self.dispatcher, self._waiting)
+        return endless_deferral(self.dispatcher, self.waiting)
 
     def running(self, instance: int) -> list[int]:
         """Ids of the requests that run on `instance`, excluding those being preempted."""
@@ -129,7 +125,7 @@ class Scheduler(Notifier):
             self._notify(Policy.cancelled, self.policy, request)
             raise
         self._requests[request.id] = tracked
-        self._waiting += 1
+        self._count(tracked, 1)
 
     def progressed(self, instance: int, tokens: int, not_preemptible: Collection[int] = ()) -> None:
         """The running requests of `instance` have `tokens`, prompts and outputs so far.
@@ -156,7 +152,7 @@ class Scheduler(Notifier):
         self._notify(Policy.preempted, self.policy, tracked.request, now_s)
         self._remove(tracked)
         tracked.output_tokens = output_tokens
-        self._waiting += 1
+        self._count(tracked, 1)
         if is_preempted:
             tracked.state = RequestState.PLACED
             self._push(self._instances[tracked.instance].queue, tracked, now_s)
@@ -169,6 +165,7 @@ class Scheduler(Notifier):
         if tracked is not None and tracked.request.speculative:
             tracked.request = replace(tracked.request, speculative=False)
             self._notify(Policy.promoted, self.policy, tracked.request)
+            self.waiting_speculative -= tracked.is_waiting
             if tracked.state is RequestState.QUEUED:
                 self._push(self._placement.queue_of(tracked.allowed), tracked, now_s)
             elif tracked.state is RequestState.PLACED:
@@ -237,14 +234,13 @@ class Scheduler(Notifier):
                 self._place_all(now_s)
                 is_settled = not self._fill_all(now_s, commands) or len(self._rejected) == rejected
             changed, self.due_s = bool(commands or self._rejected), inf
-            if self._waiting:
+            if self.waiting:
                 self.due_s = next_due_s(self.policy, now_s, has_changed=changed)
             if not self.preempts:
                 commands += self._reranking.changes(self.on_fault)
         except PluginError as error:  # later attempts would fail as well
-            for tracked in list(self._requests.values()):
-                if tracked.state in (RequestState.QUEUED, RequestState.PLACED):
-                    self._reject(tracked, error, now_s)
+            for tracked in [one for one in self._requests.values() if one.is_waiting]:
+                self._reject(tracked, error, now_s)
             self.due_s = inf
             self.on_fault(error)
         if not any(isinstance(command, Report) for command in commands):
@@ -289,7 +285,7 @@ class Scheduler(Notifier):
 
     def _fill_all(self, now_s: float, commands: list[Command]) -> bool:
         """Fill the instances in order, up to the first whose report is needed; whether none is."""
-        waiting = [i for i, here in enumerate(self._instances) if self._waiting and here.queue]
+        waiting = [i for i, here in enumerate(self._instances) if self.waiting and here.queue]
         return all(self._fill(index, now_s, commands) for index in waiting)
 
     def _fill(self, index: int, now_s: float, commands: list[Command]) -> bool:
@@ -325,7 +321,7 @@ class Scheduler(Notifier):
         here = self._instances[tracked.instance]
         here.queue.pop()
         here.start(tracked, priority)
-        self._waiting -= 1
+        self._count(tracked, -1)
         self._notify(Policy.started, self.policy, tracked.request, now_s)
         commands.append(Place(tracked.request, tracked.instance, priority))
 
@@ -377,8 +373,8 @@ class Scheduler(Notifier):
 
     def _drop(self, tracked: TrackedRequest, now_s: float) -> None:
         """Forget an unfinished request."""
-        if tracked.state in (RequestState.QUEUED, RequestState.PLACED):
-            self._waiting -= 1
+        if tracked.is_waiting:
+            self._count(tracked, -1)
         if tracked.state is RequestState.QUEUED:
             self._placement.queue_of(tracked.allowed).discard(tracked.request.id)
         else:
@@ -386,6 +382,11 @@ class Scheduler(Notifier):
             self._notify(
                 Dispatcher.cancelled, self.dispatcher, tracked.request, tracked.instance, now_s
             )
+
+    def _count(self, tracked: TrackedRequest, change: int) -> None:
+        """Count a request that begins to wait (1) or ceases to (-1)."""
+        self.waiting += change
+        self.waiting_speculative += change * tracked.request.speculative
 
     def _remove(self, tracked: TrackedRequest) -> None:
         """Remove a request from its instance."""

@@ -253,6 +253,35 @@ def test_a_full_queue_takes_none_but_those_put_back() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("make", [Fcfs, Plas])
+def test_speculative_requests_do_not_fill_the_queue_for_needed_ones(
+    make: Callable[[], Policy],
+) -> None:
+    async def run() -> None:
+        scheduling = SchedulerDriver(make(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 2)
+        tasks = []
+        for number, speculative in enumerate([True, True, False, False]):
+            request = queued(number, speculative=speculative)
+            tasks.append(asyncio.create_task(scheduling.place(request)))
+            await asyncio.sleep(0)
+        with pytest.raises(QueueFullError, match="4 requests wait already"):
+            await scheduling.place(queued(4, speculative=True))
+        with pytest.raises(QueueFullError, match="2 requests wait already"):
+            await scheduling.place(queued(5))
+        scheduling.promote(0)
+        tasks[2].cancel()
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError, match="2 requests wait already"):
+            await scheduling.place(queued(6))
+        scheduling.set_is_up(0, True)
+        for number in (0, 3, 1):
+            assert (await tasks[number]).request.id == number
+            scheduling.cancel(queued(number))
+        assert (len(scheduling), scheduling.scheduler.waiting_speculative) == (0, 0)
+
+    asyncio.run(run())
+
+
 def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
     async def run() -> None:
         policy = Combined([Topology(), Plas()])

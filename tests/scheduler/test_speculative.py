@@ -92,6 +92,9 @@ class Served:
         for _ in range(120):
             self.draw.choice([self.send, self.send, self.promote, self.cancel, self.serve])()
             self.cluster.dispatch(self.now_s)
+            scheduler = self.cluster._scheduler
+            assert scheduler.waiting == len(self.waiting)
+            assert scheduler.waiting_speculative == sum(self.open[one] for one in self.waiting)
         while self.open:
             self.serve()
         assert sorted(self.ended) == list(range(self.sent))
