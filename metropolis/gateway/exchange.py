@@ -8,6 +8,8 @@ answer, and sends `data_to_send()` to the client. Any event that the table lacks
 |-----------|--------------------------|--------------------------|-----------------------------|
 | placed    | PREFILL                  | -                        | -                           |
 | answered  | -                        | STREAMING; DONE if whole | -                           |
+|           |                          | or refused; MOVED if the |                             |
+|           |                          | engine is too busy       |                             |
 | piece     | -                        | -                        | STREAMING; DONE if too long |
 | ended     | -                        | -                        | DONE                        |
 | lost      | -                        | MOVED; DONE if it fails  | MOVED; DONE if complete, or |
@@ -23,7 +25,9 @@ waits for its answer in PREFILL, and receives it in STREAMING.
 1. An answer of which nothing has arrived is requested again when its engine is lost.
 2. An answer in progress is resumed (`resumable.py`): a stream that cannot be ends with an error.
 3. A request that has lost LOSSES_MAX engines ends with an error: it may be their cause.
-4. A preempted or hanging engine's answer is left at once: later pieces are not reported.
+4. An engine that is too busy for the rest of an answer (429, 503) counts as lost: the client, which
+   has the beginning, cannot send the request again.
+5. A preempted or hanging engine's answer is left at once: later pieces are not reported.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from metropolis.gateway.stream_state import PartialAnswer
 
 LOSSES_MAX = 5
 """Engine losses after which a request is treated as poisonous."""
+TOO_BUSY = (429, 503)
 BUFFERED_BYTES_MAX = 4 << 20
 """Maximum size of the text of an answer that can be resumed, and of one event of it."""
 
@@ -76,7 +81,7 @@ _WHILE_WAITING = {
 TABLE: Mapping[ExchangeState, Mapping[Event, Set[ExchangeState]]] = {
     **dict.fromkeys(WAITING, _WHILE_WAITING),
     ExchangeState.PREFILL: {
-        Event.ANSWERED: {ExchangeState.STREAMING, ExchangeState.DONE},
+        Event.ANSWERED: {ExchangeState.STREAMING, ExchangeState.MOVED, ExchangeState.DONE},
         Event.LOST: {ExchangeState.MOVED, ExchangeState.DONE},
         Event.HUNG: {ExchangeState.MOVED, ExchangeState.DONE},
         Event.ABANDONED: {ExchangeState.DONE},
@@ -111,7 +116,8 @@ class Exchange:
         self._answer: PartialAnswer | Passthrough | None = None
         """Set once an engine has begun to answer."""
         self._output = b""
-        self._losses = 0
+        self.losses = 0
+        """Number of engines lost."""
         self._placed_s = self._left_s = 0.0
         """When the current engine got the request; total time at engines left in mid-answer."""
 
@@ -163,8 +169,12 @@ class Exchange:
         """The engine's answer has begun: a stream, or a `whole` body, which ends the exchange."""
         self._check(Event.ANSWERED)
         if self._answer is not None and (whole is not None or status != 200):
-            error = EngineLostError(f"the rest of an answer was refused: HTTP {status}")
-            self._fail(Event.ANSWERED, error)
+            self.losses += 1
+            if status in TOO_BUSY and self.losses < LOSSES_MAX:
+                self._enter(Event.ANSWERED, ExchangeState.MOVED)
+            else:
+                error = EngineLostError(f"the rest of an answer was refused: HTTP {status}")
+                self._fail(Event.ANSWERED, error)
             return
         if whole is not None or status != 200 or self._resumable is None:
             self._answer = Passthrough(whole or b"")
@@ -238,8 +248,8 @@ class Exchange:
             self._send(answer.ending())
             self._enter(event, ExchangeState.DONE)
             return
-        self._losses += 1
-        if error.is_final or self._losses == LOSSES_MAX:
+        self.losses += 1
+        if error.is_final or self.losses == LOSSES_MAX:
             self._fail(event, error)
         elif answer is None:
             self._enter(event, ExchangeState.MOVED)

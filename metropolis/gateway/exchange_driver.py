@@ -9,7 +9,7 @@ from typing import NamedTuple
 from metropolis.gateway.engine_client import Reply
 from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.errors import EngineLostError
-from metropolis.gateway.exchange import WAITING, Exchange, ExchangeState
+from metropolis.gateway.exchange import TOO_BUSY, WAITING, Exchange, ExchangeState
 from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.payload import with_fields
 from metropolis.gateway.request_parsing import ClientRequest
@@ -22,6 +22,8 @@ from metropolis.scheduler.base import InstanceDownError
 from metropolis.scheduler.models import UnservedModelError
 
 JSON = ("content-type", "application/json")
+BUSY_S = 0.5
+"""Half the pause after the first refusal by an engine that is too busy; it doubles each time."""
 
 
 class Answer(NamedTuple):
@@ -145,6 +147,8 @@ class ExchangeDriver:
     async def _place(self) -> None:
         scheduling, is_requeued = self._pool.scheduling, self.instance is not None
         if is_requeued:
+            if self._reply is not None and self._reply.status in TOO_BUSY:  # keep the place
+                await asyncio.sleep(BUSY_S * 2**self.exchange.losses)
             self._leave_engine()
         try:
             place = await scheduling.place(self._queued, is_requeued=is_requeued, only=self._only)

@@ -42,7 +42,7 @@ PIECES = st.sampled_from(
 )
 ERRORS = st.builds(EngineLostError, st.just("lost"), is_final=st.booleans())
 WHOLE = st.none() | st.just(b"{}")
-STATUSES = st.sampled_from((200, 400))
+STATUSES = st.sampled_from((200, 400, 503))
 EVENTS: dict[Event, Callable[[Exchange, st.DataObject], None]] = {
     Event.PLACED: lambda one, _: one.placed(1.0),
     Event.ANSWERED: lambda one, data: one.answered(data.draw(STATUSES), data.draw(WHOLE)),
@@ -199,13 +199,16 @@ def test_a_final_loss_and_a_stream_that_cannot_be_resumed_end_at_once() -> None:
     assert stream.data_to_send() == b"data: {}\n\n"
 
 
-def test_the_rest_of_an_answer_may_be_refused() -> None:
+@pytest.mark.parametrize(("status", "attempts"), [(400, 1), (429, LOSSES_MAX), (503, LOSSES_MAX)])
+def test_the_rest_of_an_answer_may_be_refused(status: int, attempts: int) -> None:
     exchange = Exchange(b"", request({"prompt": "p", "max_tokens": 9, "stream": True}))
     exchange.placed(0.0)
     exchange.answered(200, None)
     exchange.piece(b'data: {"choices": [{"index": 0, "text": " 0"}]}\n\n')
     exchange.preempted(1.0)
-    exchange.placed(2.0)
-    exchange.answered(400, b"{}")
+    for _ in range(attempts):
+        assert exchange.state is not ExchangeState.DONE
+        exchange.placed(2.0)
+        exchange.answered(status, b"{}")
     assert exchange.state is ExchangeState.DONE
-    assert str(exchange.error) == "the rest of an answer was refused: HTTP 400"
+    assert str(exchange.error) == f"the rest of an answer was refused: HTTP {status}"

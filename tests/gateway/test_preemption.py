@@ -6,6 +6,9 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+from aiohttp import web
+
 from metropolis.policy.base import ServedRequest
 from metropolis.policy.fixed import Fcfs, StepFirst
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
@@ -63,6 +66,45 @@ def test_a_policy_that_preempts_lets_the_short_pass_the_long() -> None:
             assert engine.bodies[2]["max_tokens"] < 60
             assert gateway.scheduling.in_flight == [0]
             assert not gateway.scheduling.preemptible
+
+    asyncio.run(ask())
+
+
+class Busy(StubEngine):
+    """Refuses the rest of answers with `refusal`, `refusals` times."""
+
+    def __init__(self, refusal: int, refusals: int) -> None:
+        super().__init__()
+        self.piece_s = 0.01
+        self.refusal, self.refusals = refusal, refusals
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if " " in (await request.json())["prompt"] and self.refusals:
+            self.refusals -= 1
+            return web.Response(status=self.refusal)
+        return await super()._answer(request)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("refusal", [429, 503])
+def test_the_rest_of_an_answer_waits_for_a_busy_engine(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, refusal: int
+) -> None:
+    monkeypatch.setattr("metropolis.gateway.exchange_driver.BUSY_S", 0.001)
+
+    async def ask() -> None:
+        engine = Busy(refusal, 3)
+        async with gateway_before(engine, policy=Impatient(), at_once=1) as (url, gateway):
+            body = counted("long", 20, stream=stream)
+            long = asyncio.create_task(post(url, body, path=PATHS[1], headers=at_step(9)))
+            await until(lambda: gateway.scheduling.preemptible)
+            await post(url, counted("short", 1), path=PATHS[1])
+            status, answer, _ = await long
+            assert engine.refusals == 0
+            text = text_of(answer) if stream else json.loads(answer)["choices"][0]["text"]
+            assert (status, text) == (200, words(20))
+            assert gateway.scheduling.is_up == [True]
+            await until(lambda: gateway.scheduling.in_flight == [0])
 
     asyncio.run(ask())
 
