@@ -105,8 +105,15 @@ class EnginePool:
         """Treat the engine as down until it has been probed."""
         if self.scheduling.is_up[instance]:
             self._log(str(error))
-            self.scheduling.set_is_up(instance, False)  # once: it visits all requests
+            self._lose(instance)
         self._suspected[instance].set()
+
+    def _lose(self, instance: int) -> None:
+        """The engine, which was up, does not answer, or may have restarted: its cache is lost."""
+        self.scheduling.set_is_up(instance, False)
+        self.scheduling.engine_lost(instance)
+        if self._caches is not None:
+            self._caches.lost(instance)
 
     def routed_by(self, model: str | None) -> str | None:
         """See `models.routed_by`."""
@@ -166,11 +173,10 @@ class EnginePool:
         self.failed_probes[instance] = 0 if is_up else self.failed_probes[instance] + 1
         is_silent = self.engines[instance].is_silent
         self.silent_probes[instance] = self.silent_probes[instance] + 1 if is_silent else 0
-        self.scheduling.set_is_up(instance, is_up)
-        if self.failed_probes[instance] == 1:
-            self.scheduling.engine_lost(instance)
-            if self._caches is not None:
-                self._caches.lost(instance)
+        if is_up:
+            self.scheduling.set_is_up(instance, True)
+        elif self.scheduling.is_up[instance]:
+            self._lose(instance)
         if self.silent_probes[instance] >= HANGS_PROBES and any(self.scheduling.is_up):
             for request in [*self.in_progress]:
                 request.move_from(instance)

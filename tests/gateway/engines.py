@@ -114,12 +114,16 @@ class StubEngine:
 
     async def kill(self) -> None:
         """Close all connections and stop listening."""
-        if self._runner.server is None:
-            return
+        if self._runner.server is not None:
+            self.abort_connections()
+            await self._runner.cleanup()
+
+    def abort_connections(self) -> None:
+        """Close all connections, as an engine that restarts."""
+        assert self._runner.server is not None
         for connection in list(self._runner.server.connections):
             if connection.transport is not None:
                 connection.transport.abort()
-        await self._runner.cleanup()
 
     def whole(self, body: dict[str, Any]) -> bytes:
         return answer_to(question_of(body))

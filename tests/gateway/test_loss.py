@@ -91,6 +91,28 @@ def test_dispatchers_are_told_once_of_an_engine_that_does_not_answer() -> None:
     asyncio.run(ask())
 
 
+def test_dispatchers_are_told_of_an_engine_that_restarts_between_two_probes() -> None:
+    told: list[int] = []
+
+    class Told(RoundRobin):
+        def lost(self, instance: int) -> None:
+            told.append(instance)
+
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.open.clear()
+        async with gateway_before(engine, dispatcher=Told) as (url, gateway):
+            asked = asyncio.create_task(post(url, chat("why")))
+            await until(lambda: engine.raw)
+            engine.abort_connections()
+            engine.open.set()
+            assert (await asked)[1] == answer_to("why")
+            assert told == [0]
+            assert gateway.scheduling.is_up == [True]
+
+    asyncio.run(ask())
+
+
 def test_a_stream_that_is_broken_off_says_so_and_has_no_proper_end() -> None:
     async def ask() -> None:
         engine = StubEngine()
