@@ -43,8 +43,9 @@ class ResponseBuilder:
                 if name not in ("text", "delta", "logprobs"):
                     _set(self._choice, name, value)
             for name, value in (choice.get("delta") or {}).items():
-                if isinstance(value, str) and name not in ("role", "content"):
-                    value = (self._message.get(name) or "") + value
+                before = self._message.get(name)
+                if isinstance(value, str) and isinstance(before, str) and name != "role":
+                    value = before + value
                 if name != "content":
                     _set(self._message, name, value)
 

@@ -276,8 +276,9 @@ class PartialAnswer:
 
 
 def _shifted(logprobs: dict[str, Any] | None, begin: int) -> dict[str, Any] | None:
-    """Shift text offsets from the part's beginning to the answer's; negative ones are invalid."""
+    """Shift text offsets from the part's beginning to the answer's; invalid ones remain."""
     offsets = (logprobs or {}).get("text_offset")
-    if not logprobs or not offsets:
+    if logprobs is None or not isinstance(offsets, list):
         return logprobs
-    return logprobs | {"text_offset": [at + begin if at >= 0 else at for at in offsets]}
+    shifted = [at + begin if isinstance(at, int) and at >= 0 else at for at in offsets]
+    return logprobs | {"text_offset": shifted}

@@ -365,3 +365,30 @@ def test_as_many_tokens_as_may_come_are_an_end() -> None:
     assert partial.is_at_its_end
     status, body = partial.whole()
     assert (status, json.loads(body)["choices"][0]["finish_reason"]) == (200, "length")
+
+
+@pytest.mark.parametrize("offsets", [[None, 0, "a", -1], {"a": 1}, "abc", 3])
+def test_invalid_offsets_of_an_engine_remain(offsets: Any) -> None:
+    body = encoded({"prompt": "p", "max_tokens": 9, "logprobs": 1})
+    request = resumable(COMPLETIONS, body, preempts=True, is_known=False)
+    assert request is not None
+    answer = PartialAnswer(request)
+    choice = {"text": " a", "logprobs": {"text_offset": offsets}, "finish_reason": "stop"}
+    answer.take(b"data: " + encoded({"choices": [choice]}) + b"\n\n")
+    _, whole = answer.whole()
+    assert json.loads(whole)["choices"][0]["logprobs"]["text_offset"] == offsets
+
+
+def test_fields_of_a_message_whose_types_change_do_no_harm() -> None:
+    body = encoded({"messages": [{"role": "user", "content": "q"}]})
+    request = resumable(CHATS, body, preempts=True, is_known=True)
+    assert request is not None
+    answer = PartialAnswer(request)
+    for value in ({"a": 1}, "b", "c", 3, "d", None, "e"):
+        delta = {"content": "x", "own": value}
+        answer.take(b"data: " + encoded({"choices": [{"index": 0, "delta": delta}]}) + b"\n\n")
+    answer.take(b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\n')
+    status, whole = answer.whole()
+    assert status == 200
+    message = json.loads(whole)["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "x" * 7, "own": "de"}
