@@ -311,7 +311,12 @@ class CtrlC:
 
 
 def is_ctrl_c() -> bool:
-    """Whether a KeyboardInterrupt in the main thread may be the user's."""
+    """Whether a KeyboardInterrupt in this thread may be the user's.
+
+    A worker on Ray runs beside the main thread, and would hang.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
     handler = signal.getsignal(signal.SIGINT)
     return handler is signal.default_int_handler or getattr(handler, "pressed", False)
 

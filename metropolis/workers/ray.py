@@ -20,12 +20,13 @@ import ray
 import ray.cloudpickle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from metropolis.store.base import StoreError, StoreUnavailableError
+from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.leases import retry
 from metropolis.workers.module_shipping import ImportedSources, sources_of
 from metropolis.workers.optimistic.remote_host import HostSpec
+from metropolis.workers.optimistic.remote_messages import pickled_error
 from metropolis.workers.ray_cluster import check_address, join_ray
 from metropolis.workers.watchdog import Watchdog, print_message
 from metropolis.workers.worker_spec import WorkerSpec
@@ -104,20 +105,31 @@ class _Actor(WatchedActor):
         url: str,
         run: str,
         buyer: str,
-    ) -> None:
+    ) -> bytes | None:
+        """Run until cancelled; return the error that has ended it, pickled.
+
+        Ray itself fails with errors that cannot be pickled or have no text.
+        """
         sys.meta_path.insert(0, ImportedSources(sources))
-        spec: WorkerSpec = ray.cloudpickle.loads(await shared[0])
-        with await asyncio.to_thread(retry, RedisServer, url) as server:
-            worker = spec.worker(uuid.uuid4().hex, server.store(run), buyer)
-            # Otherwise collections scan all that Ray imports, for 65 ms within the first second.
-            gc.collect()
-            gc.freeze()
-            loop = asyncio.get_running_loop()
-            try:
-                with Watchdog(spec.invocations, loop, spec.stall_s, self.stalls.put):
-                    await worker.run()
-            finally:
-                await spec.client.close()
+        try:
+            spec: WorkerSpec = ray.cloudpickle.loads(await shared[0])
+            with await asyncio.to_thread(retry, RedisServer, url) as server:
+                await self._work(spec, server.store(run), buyer)
+        except Exception as error:  # noqa: BLE001 -- raised in the driver
+            return pickled_error(error, ray.cloudpickle.dumps, ray.cloudpickle.loads)
+        return None
+
+    async def _work(self, spec: WorkerSpec, store: Store, buyer: str) -> None:
+        worker = spec.worker(uuid.uuid4().hex, store, buyer)
+        # Otherwise collections scan all that Ray imports, for 65 ms within the first second.
+        gc.collect()
+        gc.freeze()
+        loop = asyncio.get_running_loop()
+        try:
+            with Watchdog(spec.invocations, loop, spec.stall_s, self.stalls.put):
+                await worker.run()
+        finally:
+            await spec.client.close()
 
 
 async def _run_actor(actor: Any, *arguments: Any) -> None:
@@ -130,11 +142,12 @@ async def _run_actor(actor: Any, *arguments: Any) -> None:
         while True:
             task = actor.run.remote(*arguments)
             try:
-                await task
-            except RayTaskError as error:
-                cause = cause_of(error)
-                if not isinstance(cause, StoreUnavailableError):
-                    raise cause from None
+                error = ray.cloudpickle.loads(await task)
+            except RayTaskError as failed:
+                error = failed
+            cause = cause_of(error)
+            if not isinstance(cause, StoreUnavailableError):
+                raise cause
     except asyncio.CancelledError:
         ray.cancel(task)
         with suppress(RayError, TimeoutError):
@@ -175,10 +188,11 @@ def pickled(spec: WorkerSpec | HostSpec) -> bytes:
     return found
 
 
-def cause_of(error: RayTaskError) -> BaseException:
-    """The exception that the actor raised."""
-    cause: BaseException = error if error.cause is None else error.cause
-    return not_importable(cause) if isinstance(cause, ImportError) else cause
+def cause_of(error: BaseException) -> BaseException:
+    """The exception behind `error`, of an actor."""
+    if isinstance(error, RayTaskError) and error.cause is not None:
+        error = error.cause
+    return not_importable(error) if isinstance(error, ImportError) else error
 
 
 def not_importable(what: object) -> MetropolisError:

@@ -47,7 +47,7 @@ def describe_error(error: BaseException, owner: object) -> str:
     group, error = error, first_error(error)
     traceback = error.__traceback__ or group.__traceback__
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback)]
-    what = " ".join(f"{type(error).__name__}: {_text(error)}".split()).removesuffix(":")
+    what = " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
     if owner is None:
         lines = [line for line in lines if not _is_engine(line[0])]
         if not lines:
@@ -61,7 +61,8 @@ def describe_error(error: BaseException, owner: object) -> str:
     return f"{where}: {what}; fix it there"
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """The text of `error`, whose class may be an author's."""
     try:
         return f"{error}"
     except Exception as failure:  # noqa: BLE001 -- an author's method may raise anything

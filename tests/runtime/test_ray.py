@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import RayTaskError
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
@@ -27,6 +28,7 @@ from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
 from metropolis.workers.ray import _run_actor
 from metropolis.world.scenario import make_scenario
+from metropolis.world.user_errors import explanation_of
 from metropolis.worlds import minimal
 from tests.runtime import killable
 from tests.runtime.purchases import LONG_LEASE_S
@@ -126,6 +128,72 @@ def test_what_goes_wrong_is_raised_where_the_run_was_started(valkey: EmbeddedSer
     agents = [Failing(name) for name in world.names]
     with pytest.raises(ZeroDivisionError, match="own fault"):
         Simulation(world, agents, Scripted(author), store=valkey.url, workers="ray:1").run(5)
+
+
+class NoTextError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class NoPickleError(Exception):
+    def __init__(self, _text: str) -> None:
+        super().__init__("neither can it be unpickled")
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("no pickle")
+
+
+class TwoPartsError(Exception):
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one + two)
+
+
+class NoNotesError(Exception):
+    def __reduce__(self) -> Any:
+        return NoNotesError, ()
+
+
+class HeldError(Exception):
+    def __init__(self) -> None:
+        self.lock = Lock()
+
+
+ODD_ERRORS = {
+    type(error).__name__: error
+    for error in (
+        NoTextError(),
+        NoPickleError("odd"),
+        TwoPartsError("can", "not be unpickled"),
+        NoNotesError(),
+        HeldError(),
+        KeyboardInterrupt(),
+    )
+}
+
+
+@dataclass
+class Odd(Walker):
+    error: str = ""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        raise ODD_ERRORS[self.error]
+
+
+@pytest.mark.parametrize("name", ODD_ERRORS)
+def test_errors_that_ray_cannot_send_name_their_agent(valkey: EmbeddedServer, name: str) -> None:
+    world = Meadow(1)
+    agents = [Odd("w00", error=name)]
+    run = Simulation(world, agents, Scripted(author), store=valkey.url, workers="ray:1")
+    too_late = Timer(60, run.interrupt)
+    too_late.start()
+    try:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 -- of several kinds
+            run.run(3)
+    finally:
+        too_late.cancel()
+    sentence = explanation_of(caught.value) or str(caught.value)
+    assert sentence.startswith("step 0, agent 'w00', in Odd.proceed: ")
+    assert f": {name}" in sentence
 
 
 class Blocking(Walker):
@@ -256,10 +324,9 @@ def test_a_store_that_only_one_node_cannot_reach_ends_no_run(
         def stall(self) -> type[Silent]:
             return Silent
 
-        def remote(self) -> asyncio.Future[None]:
-            task: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            failure = failures.pop(0)
-            task.set_exception(RayTaskError("run", "where it was", failure))
+        def remote(self) -> asyncio.Future[bytes]:
+            task: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            task.set_result(pickle.dumps(failures.pop(0)))
             return task
 
     monkeypatch.setattr(ray, "kill", lambda actor: None)

@@ -14,7 +14,7 @@ from metropolis.llm.base import Completion, Request
 from metropolis.speculation.base import ExecutionId
 from metropolis.types import AgentError, AgentId, Step
 from metropolis.world.parts import Changes
-from metropolis.world.user_errors import explanation_of
+from metropolis.world.user_errors import explanation_of, text_of
 
 CallNumber = int
 """The number of a call among all calls of its worker."""
@@ -101,11 +101,13 @@ def pickled_error(
     error: Exception, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]
 ) -> bytes:
     """`error`, or one with its sentence if it cannot be sent."""
+    explained = explanation_of(error)
     try:
         pickled = dumps(error)
-        loads(pickled)
-        return pickled
-    except Exception:  # noqa: BLE001 -- an author's error may raise anything
-        if (explained := explanation_of(error)) is not None:
-            return dumps(AgentError(explained))
-        return dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        if explanation_of(loads(pickled)) == explained:
+            return pickled
+    except Exception:  # noqa: BLE001, S110 -- an author's error may raise anything
+        pass
+    if explained is not None:
+        return dumps(AgentError(explained))
+    return dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)}"))
