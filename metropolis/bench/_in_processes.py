@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
@@ -15,6 +16,7 @@ from threading import Thread
 from typing import TypeVar
 
 from metropolis.progress import progress_bar
+from metropolis.types import MetropolisError
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
@@ -50,11 +52,16 @@ def in_processes(
 
         # It is not waited for: a process that is killed may hold the queue for ever.
         Thread(target=count, daemon=True).start()
-        found = pool.map(partial(_measure, measure), tasks)
         try:
+            found = pool.map(partial(_measure, measure), tasks)
             for task, results in zip(tasks, found, strict=True):
                 describe(description(task))
                 yield task, results
+        except BrokenProcessPool as error:
+            raise MetropolisError(
+                "a process of the benchmark has ended before its runs: it was killed, or a script "
+                'has called the benchmark outside of `if __name__ == "__main__":`'
+            ) from error
         except BaseException:  # the pool would wait for all tasks
             writer.close()
             raise

@@ -101,4 +101,22 @@ def test_the_death_of_one_ends_the_benchmark(tmp_path: Path) -> None:
         [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 1
-    assert "BrokenProcessPool" in ended.stderr
+    assert "MetropolisError: a process of the benchmark has ended" in ended.stderr
+
+
+UNGUARDED = """
+import sys
+from metropolis.cli import main
+
+sys.argv = ["metropolis", "bench", "agentix", "--programs=10", "--only=batches"]
+main()
+"""
+
+
+def test_a_script_that_calls_a_benchmark_needs_a_guard(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(UNGUARDED)
+    ended = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].endswith('outside of `if __name__ == "__main__":`')
