@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from urllib.parse import quote, unquote_plus
 
 HIDDEN = "***"
 """Placeholder for a secret in a stored address."""
@@ -13,6 +15,7 @@ _QUERY = re.compile(
     re.IGNORECASE,
 )
 _PASSWORD = re.compile(r"(?<=[?&])password=[^&#]*&?")
+_TLS_FILE = re.compile(r"(?<=[?&])(ssl_(?:ca_certs|ca_path|certfile|keyfile))=([^&#]+)")
 
 
 def without_secrets(address: str) -> str:
@@ -31,6 +34,19 @@ def without_secrets(address: str) -> str:
 def _without_password(user: re.Match[str]) -> str:
     name = user[2].partition(":")[0]
     return f"{user[1]}{name}@" if name else user[1]
+
+
+def with_absolute_files(address: str) -> str:
+    """`address` of a store with absolute paths of the files and folders for TLS.
+
+    Other processes, such as workers on Ray, run in other folders.
+    """
+    return _TLS_FILE.sub(_absolute, address)
+
+
+def _absolute(option: re.Match[str]) -> str:
+    path = Path(unquote_plus(option[2]))
+    return option[0] if path.is_absolute() else f"{option[1]}={quote(str(path.absolute()))}"
 
 
 def shown(address: str) -> str:

@@ -15,6 +15,7 @@ from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.factory import open_server
 from tests.runtime.walkers import Meadow, Walker, author
+from tests.store.test_tls import tls_server
 
 STEPS = 6
 
@@ -65,3 +66,18 @@ def test_a_copy_of_a_store_in_use_is_not_that_store(tmp_path: Path) -> None:
             (name,) = server.runs()
             server.remove(name)
         assert original.runs() == [name]
+
+
+def test_files_for_tls_are_found_from_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers on Ray begin in another folder, too."""
+    certificates = tmp_path / "1 + 1"
+    certificates.mkdir()
+    with tls_server(certificates) as port:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("METROPOLIS_STORE_PASSWORD", raising=False)
+        options = "ssl_ca_certs=1 %2b 1/certificate&socket_timeout=5"
+        run(tmp_path / "out", 2, store=f"rediss://localhost:{port}/0?{options}")
+        monkeypatch.chdir("/")
+        assert run(tmp_path / "out", STEPS, resume=True).steps == STEPS

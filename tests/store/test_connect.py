@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import re
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -335,27 +334,6 @@ def test_a_commit_into_a_full_memory_is_refused_whole() -> None:
         assert before == (store.nodes(), store.world(0), store.minds([0]))
         server.client.config_set("maxmemory", 0)
         assert commit(store, claim)
-
-
-def test_tls(tmp_path: Path) -> None:
-    openssl = shutil.which("openssl")
-    if REDIS is None or openssl is None:
-        pytest.skip("redis-server or openssl is not installed; Debian has both")
-    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
-    subprocess.run(
-        f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2".split()
-        + f"-keyout {key} -out {certificate} -subj /CN=localhost".split()
-        + ["-addext", "subjectAltName=DNS:localhost"],
-        check=True,
-        capture_output=True,
-    )
-    options = ["--tls-port", "PORT", "--port", "0", "--tls-auth-clients", "no"]
-    files = ["--tls-key-file", key, "--tls-cert-file", certificate]
-    with served(tmp_path, *options, *files, binary=REDIS) as port:
-        with pytest.raises(StoreUnavailableError, match="certificate"):
-            RedisServer(f"rediss://localhost:{port}")
-        with RedisServer(f"rediss://localhost:{port}?ssl_ca_certs={certificate}") as server:
-            check_store(server)
 
 
 def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from metropolis.addresses import without_secrets
+from metropolis.addresses import with_absolute_files, without_secrets
 from metropolis.durable import read_object, write_object
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.folder.checkpoint import Checkpoint
@@ -201,7 +201,7 @@ def stored_run(
             name = f"{_UNNAMEABLE.sub('_', directory.root.resolve().name)}-{name}"
         if address == "embedded":
             address = f"embedded:{directory.root.resolve() / 'store'}"
-    return StoredRun(address, directory, name, world)
+    return StoredRun(with_absolute_files(address), directory, name, world)
 
 
 def note_location(stored: StoredRun, directory: RunDirectory | None) -> None:
@@ -219,13 +219,14 @@ def portable_address(address: str, run: Path) -> str:
     """`address` as stored in the files of the run in folder `run`: without a password.
 
     The folder of an embedded store becomes relative to `run` if it lies within, so that both can be
-    moved and copied together; otherwise it becomes absolute, as does the file of an own store.
+    moved and copied together; otherwise it becomes absolute, as do the file of an own store and the
+    files that TLS needs.
     """
     if is_own_store(address):
         return f"{Path(address).resolve()}"
     kind, _, folder = address.partition(":")
     if kind != "embedded" or not folder:
-        return without_secrets(address)
+        return without_secrets(with_absolute_files(address))
     absolute, home = Path(folder).resolve(), run.resolve()
     return f"embedded:{absolute.relative_to(home) if absolute.is_relative_to(home) else absolute}"
 
