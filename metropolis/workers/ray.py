@@ -12,12 +12,10 @@ import sys
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any
 
 import ray
-import ray.cloudpickle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from metropolis.store.base import Store, StoreError, StoreUnavailableError
@@ -25,9 +23,9 @@ from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.leases import retry
 from metropolis.workers.module_shipping import ImportedSources, sources_of
-from metropolis.workers.optimistic.remote_host import HostSpec
 from metropolis.workers.optimistic.remote_messages import pickled_error
 from metropolis.workers.ray_cluster import check_address, join_ray
+from metropolis.workers.ray_pickling import dumps, loads, pickled_spec, unpickled_spec
 from metropolis.workers.watchdog import Watchdog, print_message
 from metropolis.workers.worker_spec import WorkerSpec
 
@@ -65,7 +63,7 @@ class RayWorkerPool:
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
-        self._shared = ray.put(pickled(self._spec.shipped(self._count)))
+        self._shared = ray.put(pickled_spec(self._spec.shipped(self._count)))
         remote = ray.remote(max_restarts=-1, max_task_retries=-1, **SPREAD)(_Actor)
         actors = [remote.remote() for _ in range(self._count)]
         arguments = [self._shared], self._sources, self._url, self._run
@@ -112,11 +110,11 @@ class _Actor(WatchedActor):
         """
         sys.meta_path.insert(0, ImportedSources(sources))
         try:
-            spec: WorkerSpec = ray.cloudpickle.loads(await shared[0])
+            spec: WorkerSpec = unpickled_spec(await shared[0])
             with await asyncio.to_thread(retry, RedisServer, url) as server:
                 await self._work(spec, server.store(run), buyer)
         except Exception as error:  # noqa: BLE001 -- raised in the driver
-            return pickled_error(error, ray.cloudpickle.dumps, ray.cloudpickle.loads)
+            return pickled_error(error, dumps, loads)
         return None
 
     async def _work(self, spec: WorkerSpec, store: Store, buyer: str) -> None:
@@ -142,7 +140,7 @@ async def _run_actor(actor: Any, *arguments: Any) -> None:
         while True:
             task = actor.run.remote(*arguments)
             try:
-                error = ray.cloudpickle.loads(await task)
+                error = loads(await task)
             except RayTaskError as failed:
                 error = failed
             cause = cause_of(error)
@@ -170,22 +168,6 @@ async def print_stalls(actor: Any) -> None:
             print_message(await actor.stall.remote())
         except RayError:
             await asyncio.sleep(LOST_S)
-
-
-def pickled(spec: WorkerSpec | HostSpec) -> bytes:
-    """Pickle `spec`; classes without an importable file are pickled by value."""
-    for kind in {type(spec.world), *map(type, spec.agents)}:
-        name = kind.__module__
-        if name == "__main__" or find_spec(name) is None:
-            ray.cloudpickle.register_pickle_by_value(sys.modules[name])
-    try:
-        found: bytes = ray.cloudpickle.dumps(spec)
-    except Exception as error:  # an author's object may raise anything
-        raise MetropolisError(
-            f"the world {spec.world.name!r}, its agents and the llm cannot be sent to workers "
-            f"({error}); they should hold plain data before the run begins"
-        ) from error
-    return found
 
 
 def cause_of(error: BaseException) -> BaseException:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-import ray.cloudpickle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from metropolis.types import MetropolisError
@@ -25,10 +24,10 @@ from metropolis.workers.ray import (
     WatchedActor,
     cause_of,
     not_importable,
-    pickled,
     print_stalls,
 )
 from metropolis.workers.ray_cluster import join_ray
+from metropolis.workers.ray_pickling import dumps, loads, pickled_spec, unpickled_spec
 from metropolis.workers.watchdog import Watchdog
 
 
@@ -43,7 +42,7 @@ class RayDecisions(RemoteDecisions):
     ) -> None:
         """Raises MetropolisError if Ray cannot start, or cannot run the world's code."""
         sources = sources_of({type(spec.world), *map(type, spec.agents)})
-        described = pickled(spec)
+        described = pickled_spec(spec)
         self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)
         arguments = ray.put(described), sources
         remote = ray.remote(**SPREAD)(_Host)
@@ -52,7 +51,7 @@ class RayDecisions(RemoteDecisions):
             return _RayLink(remote.remote(*arguments))
 
         count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        super().__init__(connect, count, minds, ray.cloudpickle.dumps, ray.cloudpickle.loads)
+        super().__init__(connect, count, minds, dumps, loads)
 
     async def end(self) -> None:
         """See Decisions."""
@@ -65,8 +64,8 @@ class _Host(WatchedActor):
     def __init__(self, spec: bytes, sources: Mapping[str, tuple[str, str]]) -> None:
         super().__init__()
         sys.meta_path.insert(0, ImportedSources(sources))
-        self._spec: HostSpec = ray.cloudpickle.loads(spec)
-        self._host = ProceedHost(self._spec, ray.cloudpickle.dumps, ray.cloudpickle.loads)
+        self._spec: HostSpec = unpickled_spec(spec)
+        self._host = ProceedHost(self._spec, dumps, loads)
         self._watchdog: Watchdog | None = None
 
     async def receive(self, batch: int, commands: Sequence[Command]) -> None:

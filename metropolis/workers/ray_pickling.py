@@ -1,0 +1,80 @@
+"""Pickles classes of a script, a notebook, or another module without a file by value.
+
+Workers on Ray cannot import them.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import ray.cloudpickle
+
+from metropolis.types import MetropolisError
+from metropolis.workers.optimistic.remote_host import HostSpec
+from metropolis.workers.worker_spec import WorkerSpec
+
+_CACHE = "__msgspec_cache__"
+"""Attribute of dataclasses that msgspec has read; it cannot be pickled."""
+
+loads = ray.cloudpickle.loads
+
+
+class _Pickler(ray.cloudpickle.CloudPickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, type) or _CACHE not in vars(obj):
+            return super().reducer_override(obj)
+        cache = vars(obj)[_CACHE]
+        delattr(obj, _CACHE)
+        try:
+            return super().reducer_override(obj)
+        finally:
+            setattr(obj, _CACHE, cache)
+
+
+def dumps(value: Any) -> bytes:
+    """`value`, pickled for `loads` in another process."""
+    with io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
+
+
+def pickled_spec(spec: WorkerSpec | HostSpec) -> bytes:
+    """`spec` for `unpickled_spec`. Raises MetropolisError if it cannot be pickled."""
+    named = {}
+    for name in {kind.__module__ for kind in {type(spec.world), *map(type, spec.agents)}}:
+        if name == "__main__" or find_spec(name) is None:
+            module = sys.modules[name]
+            ray.cloudpickle.register_pickle_by_value(module)
+            named[name] = _named_in_annotations(module)
+    try:
+        return dumps((named, spec))
+    except Exception as error:  # an author's object may raise anything
+        raise MetropolisError(
+            f"the world {spec.world.name!r}, its agents and the llm cannot be sent to workers "
+            f"({error}); they should hold plain data before the run begins"
+        ) from error
+
+
+def unpickled_spec(pickled: bytes) -> Any:
+    """The inverse of `pickled_spec`, in another process."""
+    named, spec = loads(pickled)
+    for name, values in named.items():
+        known = vars(sys.modules.setdefault(name, ModuleType(name)))
+        known.update(values | known)
+    return spec
+
+
+def _named_in_annotations(module: ModuleType) -> dict[str, Any]:
+    """What postponed annotations of the module's classes name.
+
+    They are evaluated in the module, which another process lacks.
+    """
+    kinds = [value for value in vars(module).values() if isinstance(value, type)]
+    hints = [hint for kind in kinds for hint in vars(kind).get("__annotations__", {}).values()]
+    words = re.findall(r"\w+", " ".join(hint for hint in hints if isinstance(hint, str)))
+    return {word: vars(module)[word] for word in words if word in vars(module)}
