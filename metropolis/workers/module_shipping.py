@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
+from importlib.util import decode_source, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,25 +48,25 @@ class ImportedSources(MetaPathFinder, ExecutionLoader):
         return Path(self._modules[fullname][1]).stem == "__init__"
 
 
-def sources_of(kinds: Iterable[type]) -> dict[str, tuple[str, str]]:
-    """The uninstalled modules of `kinds`, and all loaded modules from their folders."""
-    folders = {
-        folder
-        for kind in kinds
-        if kind.__module__ != "__main__"
-        and (folder := _folder_of(kind.__module__.partition(".")[0])) is not None
-    }
+def sources_of(modules: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """The sources of `modules` that are not installed, and of all loaded ones in their folders."""
+    folders = {_folder_of(name) for name in modules if name != "__main__"} - {None}
     found = {}
     for name, module in list(sys.modules.items()):
-        if name != "__main__" and _folder_of(name.partition(".")[0]) in folders:
+        if name != "__main__" and _folder_of(name) in folders:
             file = _file_of(module)
             if file is not None:
-                found[name] = file.read_text("utf-8"), str(file)
+                is_namespace = getattr(module, "__file__", None) is None
+                found[name] = "" if is_namespace else decode_source(file.read_bytes()), str(file)
     return found
 
 
-def _folder_of(top: str) -> Path | None:
-    """The folder of the top-level module or package `top`; None: installed, or without a file."""
+def _folder_of(name: str) -> Path | None:
+    """The folder of the top-level module or package of `name`.
+
+    None: it is installed, or has no file.
+    """
+    top = name.partition(".")[0]
     module = sys.modules.get(top)
     file = None if module is None else _file_of(module)
     if file is None or top == "metropolis":
@@ -76,5 +76,8 @@ def _folder_of(top: str) -> Path | None:
 
 
 def _file_of(module: ModuleType) -> Path | None:
+    """The file with the source of `module`; it does not exist for a namespace package."""
     file = getattr(module, "__file__", None)
+    if file is None and (folders := [*getattr(module, "__path__", ())]):
+        return Path(folders[0], "__init__.py")
     return Path(file) if file and file.endswith(".py") else None

@@ -58,15 +58,15 @@ class RayWorkerPool:
         self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)
         self._spec, self._url, self._run = spec, url, run
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._sources = sources_of({type(spec.world), *map(type, spec.agents)})
         self._name = uuid.uuid4().hex
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
-        self._shared = ray.put(pickled_spec(self._spec.shipped(self._count)))
+        pickled, modules = pickled_spec(self._spec.shipped(self._count))
+        self._shared = ray.put(pickled)
         remote = ray.remote(max_restarts=-1, max_task_retries=-1, **SPREAD)(_Actor)
         actors = [remote.remote() for _ in range(self._count)]
-        arguments = [self._shared], self._sources, self._url, self._run
+        arguments = [self._shared], sources_of(modules), self._url, self._run
         return [
             _run_actor(actor, *arguments, f"{self._name}:{n}") for n, actor in enumerate(actors)
         ]

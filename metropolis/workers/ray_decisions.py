@@ -41,10 +41,9 @@ class RayDecisions(RemoteDecisions):
         self, spec: HostSpec, minds: Minds, count: int | None, address: str | None
     ) -> None:
         """Raises MetropolisError if Ray cannot start, or cannot run the world's code."""
-        sources = sources_of({type(spec.world), *map(type, spec.agents)})
-        described = pickled_spec(spec)
+        pickled, modules = pickled_spec(spec)
         self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)
-        arguments = ray.put(described), sources
+        arguments = ray.put(pickled), sources_of(modules)
         remote = ray.remote(**SPREAD)(_Host)
 
         def connect() -> _RayLink:

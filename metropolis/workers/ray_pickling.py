@@ -9,7 +9,7 @@ import io
 import re
 import sys
 from importlib.util import find_spec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import ray.cloudpickle
@@ -25,7 +25,16 @@ loads = ray.cloudpickle.loads
 
 
 class _Pickler(ray.cloudpickle.CloudPickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.modules: set[str] = set()
+        """Those that it has pickled, and those of functions and classes."""
+
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType):
+            self.modules.add(obj.__name__)
+        elif isinstance(obj, type | FunctionType) and isinstance(obj.__module__, str):
+            self.modules.add(obj.__module__)
         if not isinstance(obj, type) or _CACHE not in vars(obj):
             return super().reducer_override(obj)
         cache = vars(obj)[_CACHE]
@@ -38,13 +47,22 @@ class _Pickler(ray.cloudpickle.CloudPickler):
 
 def dumps(value: Any) -> bytes:
     """`value`, pickled for `loads` in another process."""
+    return _pickled(value)[0]
+
+
+def _pickled(value: Any) -> tuple[bytes, set[str]]:
+    """`value`, pickled, and its modules and those of its functions and classes."""
     with io.BytesIO() as file:
-        _Pickler(file).dump(value)
-        return file.getvalue()
+        pickler = _Pickler(file)
+        pickler.dump(value)
+        return file.getvalue(), pickler.modules
 
 
-def pickled_spec(spec: WorkerSpec | HostSpec) -> bytes:
-    """`spec` for `unpickled_spec`. Raises MetropolisError if it cannot be pickled."""
+def pickled_spec(spec: WorkerSpec | HostSpec) -> tuple[bytes, set[str]]:
+    """`spec` for `unpickled_spec`, and the modules that this needs.
+
+    Raises MetropolisError if it cannot be pickled.
+    """
     named = {}
     for name in {kind.__module__ for kind in {type(spec.world), *map(type, spec.agents)}}:
         if name == "__main__" or find_spec(name) is None:
@@ -52,7 +70,7 @@ def pickled_spec(spec: WorkerSpec | HostSpec) -> bytes:
             ray.cloudpickle.register_pickle_by_value(module)
             named[name] = _named_in_annotations(module)
     try:
-        return dumps((named, spec))
+        return _pickled((named, spec))
     except Exception as error:  # an author's object may raise anything
         raise MetropolisError(
             f"the world {spec.world.name!r}, its agents and the llm cannot be sent to workers "

@@ -264,6 +264,21 @@ def test_a_world_in_a_file_of_its_own(tmp_path: Path, valkey: EmbeddedServer) ->
     assert len(digests) == 1
 
 
+def test_an_author_in_a_file_of_its_own(tmp_path: Path, valkey: EmbeddedServer) -> None:
+    """World and agents are installed."""
+    file = tmp_path / f"author_{tmp_path.name}.py"
+    file.write_text(
+        "from metropolis import Scenario\nfrom metropolis.worlds import minimal\n\n"
+        "def author(request, random):\n    return 'Lost 3 geese'\n\n"
+        "def make(*, agents=None, seed=0):\n    scenario = minimal.make(agents=agents)\n"
+        "    return Scenario(scenario.world, scenario.agents, author)\n"
+    )
+    scenario = make_scenario(str(file), agents=5)
+    llm = Client(Scripted(scenario.author))
+    run = Simulation(scenario.world, scenario.agents, llm, store=valkey.url, workers="ray:1")
+    assert run.run(20).calls
+
+
 def test_workers_import_what_the_driver_imports(tmp_path: Path) -> None:
     """They do not import from the start folder, in a clone an uncompiled metropolis."""
     (tmp_path / "msgspec.py").write_text("raise ImportError('not this one')")
