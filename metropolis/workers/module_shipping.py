@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from metropolis.types import MetropolisError
+
 _INSTALLED = {
     *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *map(Path, [*site.getsitepackages(), site.getusersitepackages()]),
@@ -59,6 +61,14 @@ def sources_of(modules: Iterable[str]) -> dict[str, tuple[str, str]]:
                 is_namespace = getattr(module, "__file__", None) is None
                 found[name] = "" if is_namespace else decode_source(file.read_bytes()), str(file)
     return found
+
+
+def not_importable(what: object) -> MetropolisError:
+    """The error of an actor that cannot import `what`."""
+    return MetropolisError(
+        f"a worker on Ray cannot import what the run needs ({what}); install it on every node, or "
+        "put it beside the world's file and import it at its top, so that it is sent along"
+    )
 
 
 def _folder_of(name: str) -> Path | None:

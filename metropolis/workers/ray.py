@@ -22,7 +22,7 @@ from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.leases import retry
-from metropolis.workers.module_shipping import ImportedSources, sources_of
+from metropolis.workers.module_shipping import ImportedSources, not_importable, sources_of
 from metropolis.workers.optimistic.remote_messages import pickled_error
 from metropolis.workers.ray_cluster import check_address, join_ray
 from metropolis.workers.ray_pickling import dumps, loads, pickled_spec, unpickled_spec
@@ -175,11 +175,3 @@ def cause_of(error: BaseException) -> BaseException:
     if isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     return not_importable(error) if isinstance(error, ImportError) else error
-
-
-def not_importable(what: object) -> MetropolisError:
-    """The error of an actor that cannot import `what`."""
-    return MetropolisError(
-        f"a worker on Ray cannot import what the run needs ({what}); install it on every node, or "
-        "put it beside the world's file and import it at its top, so that it is sent along"
-    )

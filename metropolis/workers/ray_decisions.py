@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from metropolis.types import MetropolisError
-from metropolis.workers.module_shipping import ImportedSources, sources_of
+from metropolis.workers.module_shipping import ImportedSources, not_importable, sources_of
 from metropolis.workers.optimistic.decisions import WorkerLostError
 from metropolis.workers.optimistic.minds import Minds
 from metropolis.workers.optimistic.remote_decisions import RemoteDecisions
@@ -23,7 +23,6 @@ from metropolis.workers.ray import (
     SPREAD,
     WatchedActor,
     cause_of,
-    not_importable,
     print_stalls,
 )
 from metropolis.workers.ray_cluster import join_ray

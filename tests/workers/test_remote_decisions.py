@@ -28,6 +28,7 @@ from metropolis.workers.optimistic.remote_host import HostSpec, ProceedHost
 from metropolis.workers.optimistic.remote_messages import Command, Decided, Message
 from metropolis.world.base import Agent
 from metropolis.world.user_errors import explanation_of
+from metropolis.world.view import View
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author, choose
 
 WORKERS = 2
@@ -305,6 +306,34 @@ def test_an_action_that_cannot_be_copied_names_its_agent() -> None:
 def test_an_action_that_cannot_be_sent_names_its_agent() -> None:
     with pytest.raises(AgentError, match=r"step 0, agent 'w0\d': its action <.*cannot be sent"):
         run(Computes, Chaos())
+
+
+@dataclass
+class Imports(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        raise ModuleNotFoundError("No module named 'late'")
+
+
+def test_what_a_worker_cannot_import_is_named() -> None:
+    with pytest.raises(MetropolisError, match=r"cannot import .* named 'late'\); install it"):
+        run(Imports, Chaos())
+
+
+class Sealed:
+    """Cannot be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ("sealed",)
+
+
+class Post(Meadow):
+    def observe(self, view: View) -> Any:
+        return Sealed()
+
+
+def test_an_observation_that_cannot_be_received_names_its_agent() -> None:
+    with pytest.raises(AgentError, match=r"step 0, agent 'w0\d': its worker cannot unpickle"):
+        run(Walker, Chaos(), world=Post(3))
 
 
 @dataclass

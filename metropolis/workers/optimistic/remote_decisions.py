@@ -19,6 +19,7 @@ from metropolis.llm.base import Completion, Request
 from metropolis.speculation.base import ExecutionId
 from metropolis.types import AgentId, MetropolisError
 from metropolis.workers.invocations import cancelled_from_within
+from metropolis.workers.module_shipping import not_importable
 from metropolis.workers.optimistic.decisions import WorkerLostError
 from metropolis.workers.optimistic.executions import OneProceed
 from metropolis.workers.optimistic.minds import Mind, Minds
@@ -201,7 +202,10 @@ class _Worker:
             self._losses = 0
             opened.ended.set_result(message)
         else:
-            opened.ended.set_exception(self.loads(message.error))
+            error = self.loads(message.error)
+            if isinstance(error, ImportError):
+                error = not_importable(error)
+            opened.ended.set_exception(error)
 
     async def _relay(self, one: OneProceed, called: Called) -> None:
         """Make a call of an execution; its log shows the call even if the execution is lost."""

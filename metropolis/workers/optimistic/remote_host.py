@@ -41,6 +41,7 @@ from metropolis.workers.optimistic.remote_messages import (
 from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
 from metropolis.world.parts import Parts, apply_changes, changed_parts
+from metropolis.world.user_errors import text_of
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class ProceedHost:
                 log=log,
                 keep_text=self.spec.keep_text,
             )
-            action = await self._local.decide(agent, self._loads(start.observation), llm)
+            action = await self._local.decide(agent, self._observation(start, name), llm)
             mind = self._minds.of(number, agent, saved)
             changes = changed_parts(saved, mind.saved)
             pickled = self._pickled_action(start.step, name, action)
@@ -182,6 +183,17 @@ class ProceedHost:
         self._tasks.pop(start.id, None)
         self._end_calls(start.id)
         self._messages.put_nowait(message)
+
+    def _observation(self, start: Start, name: str) -> Any:
+        try:
+            return self._loads(start.observation)
+        except ImportError:
+            raise  # the run says what to do
+        except Exception as error:
+            raise AgentError(
+                f"step {start.step}, agent {name!r}: its worker cannot unpickle what it observes "
+                f"({type(error).__name__}: {text_of(error)}); observations should be plain data"
+            ) from error
 
     def _pickled_action(self, step: Step, name: str, action: Any) -> bytes:
         try:
