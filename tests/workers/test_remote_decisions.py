@@ -336,6 +336,51 @@ def test_an_observation_that_cannot_be_received_names_its_agent() -> None:
         run(Walker, Chaos(), world=Post(3))
 
 
+class KnownHereError(Exception):
+    """Can be unpickled once, by the run itself, which has tried it before it sends it."""
+
+    def __init__(self, failure: type[Exception]) -> None:
+        super().__init__("no answer")
+        self.failure = failure
+
+    def __reduce__(self) -> Any:
+        return load_once, (self.failure, id(self))
+
+
+LOADED: set[int] = set()
+
+
+def load_once(failure: type[Exception], key: int) -> KnownHereError:
+    if key in LOADED:
+        raise failure("No module named 'late'")
+    LOADED.add(key)
+    return KnownHereError(failure)
+
+
+class Fails(Late):
+    def __init__(self, failure: type[Exception]) -> None:
+        super().__init__()
+        self.failure = failure
+
+    async def complete(self, request: Request) -> Completion:
+        raise KnownHereError(self.failure)
+
+
+@pytest.mark.parametrize(
+    ("failure", "says"),
+    [
+        (ModuleNotFoundError, r"cannot import .* named 'late'\); install it"),
+        (TypeError, r"a worker cannot unpickle the error of a call \(TypeError: No module"),
+    ],
+)
+def test_the_error_of_a_call_that_cannot_be_received_ends_the_run(
+    failure: type[Exception], says: str
+) -> None:
+    LOADED.clear()
+    with pytest.raises(MetropolisError, match=says):
+        run(Walker, Chaos(), llm=Fails(failure))
+
+
 @dataclass
 class Interrupts(Walker):
     async def proceed(self, observation: Any, llm: Any) -> Any:

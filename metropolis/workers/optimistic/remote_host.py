@@ -139,12 +139,34 @@ class ProceedHost:
             self._start(command)
         elif isinstance(command, Answer):
             if command.call in self._calls:
-                item = command.item
-                if isinstance(item, bytes):
-                    item = self._loads(item)
-                self._calls[command.call][1].put(item)
-        elif (task := self._tasks.pop(command.id, None)) is not None:
-            self._end_calls(command.id)
+                self._answer(command)
+        else:
+            self._stop(command.id)
+
+    def _answer(self, answer: Answer) -> None:
+        id, inbox = self._calls[answer.call]
+        item = answer.item
+        if isinstance(item, bytes):
+            try:
+                item = self._loads(item)
+            except Exception as error:  # noqa: BLE001 -- it ends the execution
+                self._stop(id)
+                self._messages.put_nowait(Raised(id, self._unpicklable(error)))
+                return
+        inbox.put(item)
+
+    def _unpicklable(self, error: Exception) -> bytes:
+        """What to raise if the error of a call cannot be unpickled because of `error`."""
+        if not isinstance(error, ImportError):  # otherwise the run says what to do
+            error = MetropolisError(
+                "a worker cannot unpickle the error of a call "
+                f"({type(error).__name__}: {text_of(error)}); its class should hold plain data"
+            )
+        return pickled_error(error, self._dumps, self._loads)
+
+    def _stop(self, id: ExecutionId) -> None:
+        if (task := self._tasks.pop(id, None)) is not None:
+            self._end_calls(id)
             task.cancel()
 
     def _start(self, start: Start) -> None:
