@@ -32,6 +32,12 @@ std::vector<SpeculationCommand> IndexedSpeculation::start() {
   if (started_) throw std::invalid_argument("the speculation has been started before");
   Dispatches dispatches;
   controller_.start(dispatches);
+  const auto is_later = [](const auto& cluster) { return cluster.step != 0; };
+  const bool is_whole = dispatches.agents.size() == controller_.agents();
+  if (state_.is_before_target(0) &&
+      (!is_whole || std::ranges::any_of(dispatches.clusters, is_later))) {
+    throw std::invalid_argument("the controller does not begin with all agents at step 0");
+  }
   started_ = true;
   add_turns(dispatches);
   return settle();

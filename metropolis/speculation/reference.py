@@ -66,7 +66,11 @@ class ReferenceSpeculation:
 
     def start(self) -> list[Command]:
         """See `Speculation.start`."""
-        self._add_turns(self._controller.start())
+        turns = self._controller.start()
+        first = [agent for turn in turns if turn.step == 0 for agent in turn.agents]
+        if self._target and len(first) != len(self._of.agents):
+            raise MetropolisError("the controller does not begin with all agents at step 0")
+        self._add_turns(turns)
         return self._settle()
 
     def handle(self, events: Sequence[Event]) -> list[Command]:

@@ -34,15 +34,15 @@ ENTITIES = {"a": Value((0, 0), 0), "b": Value((3, 0), 0)}
 STEPS = 2
 
 
-def reference() -> Speculation:
+def reference(steps: Sequence[int] = ()) -> Speculation:
     starts = [ENTITIES[name].position for name in BODIES]
-    controller = ReferenceController(versioned(2, 1), CHEBYSHEV, 1, starts, STEPS)
+    controller = ReferenceController(versioned(2, 1), CHEBYSHEV, 1, starts, STEPS, steps=steps)
     return ReferenceSpeculation(controller, CHEBYSHEV, 2, BODIES, ENTITIES, [0, 0], STEPS)
 
 
-def native(**changes: Any) -> Speculation:
+def native(steps: Sequence[int] = (), **changes: Any) -> Speculation:
     starts = [ENTITIES[name].position for name in BODIES]
-    controller = native_controller(versioned(2, 1), CHEBYSHEV, 1, starts, STEPS)
+    controller = native_controller(versioned(2, 1), CHEBYSHEV, 1, starts, STEPS, steps=steps)
     arguments: dict[str, Any] = {
         "cluster_radius": 2, "bodies": BODIES, "entities": ENTITIES, "minds": [0, 0],
         "target_step": STEPS, "perception_radius": 2,
@@ -282,6 +282,15 @@ def test_a_speculation_ends_with_its_controller_s_refusal() -> None:
         speculation.handle([result(3, minds={1: 0}, writes=jump)])
     with pytest.raises(MetropolisError, match="the speculation has already failed"):
         speculation.handle([Lost(1)])
+
+
+@BOTH
+@pytest.mark.parametrize("steps", [[0, 1], [0, 2], [1, 1]])
+def test_agents_that_do_not_begin_at_step_0(
+    make: Callable[[Sequence[int]], Speculation], steps: list[int]
+) -> None:
+    with pytest.raises(MetropolisError, match="does not begin with all agents at step 0"):
+        make(steps).start()
 
 
 def test_nothing_before_the_start_and_no_second_start() -> None:
