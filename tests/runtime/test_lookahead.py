@@ -74,7 +74,7 @@ def test_on_ray(valkey: EmbeddedServer, cluster: None) -> None:
 
 class Slow(Counting):
     async def complete(self, request: Request) -> Completion:
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
         return await super().complete(request)
 
 
