@@ -192,7 +192,7 @@ class LineFile:
         self._replace(b"")
 
     def _replace(self, content: bytes) -> None:
-        """Replace the file atomically; whoever is reading it continues to read the old content."""
+        """Replace the file atomically. A process that has opened it still reads the old content."""
         write_atomically(self.path, content)
         replaced, self._file = self._file, self._open()
         replaced.close()

@@ -109,7 +109,7 @@ class KairosPacking(Dispatcher):
         """Slots that a request is expected to take after `lasted_s`; at least one.
 
         A request that has outlasted all known latencies of its function is expected to take half as
-        much time again: then its end is rarely estimated anew.
+        much time again. A shorter estimate would have to be repeated more often.
         """
         latency_s = self._latencies[function].mean_beyond(lasted_s)
         if latency_s is None:

@@ -38,7 +38,7 @@ REMARK_SHARE = 0.5
 LEAK_SHARE = 0.05
 """Probability per line of telling a secret."""
 OWN_SHARE, HEARD_SHARE = 0.28, 0.01
-"""Probability of telling somebody own news on a day, and of telling news heard from others."""
+"""Probability per day and listener of telling own news, and news heard from others."""
 OWN_INVITATION_SHARE, HEARD_INVITATION_SHARE = 0.75, 0.015
 """The same probabilities for an invitation, which also concerns the hearer."""
 NEWS_MOST = 2
