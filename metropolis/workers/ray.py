@@ -1,7 +1,8 @@
 """Workers on Ray: long-lived actors that claim clusters directly from the store.
 
 Ray places the actors, restarts dead ones, and ships the static part of the run once; no cluster
-passes through it. The claims of a dead actor expire, and other actors run them again.
+passes through it. The claims of a dead actor expire, and other actors run them again. A cluster
+during which many actors die ends the run: its agents probably end their process.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import asyncio
 import gc
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
+from metropolis.names import shortened
 from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
-from metropolis.types import MetropolisError
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.workers.leases import retry
 from metropolis.workers.module_shipping import ImportedSources, not_importable, sources_of
 from metropolis.workers.optimistic.remote_messages import pickled_error
@@ -39,6 +42,9 @@ SPREAD: dict[str, Any] = {
 """Options of watched actors, which are spread over the nodes."""
 LOST_S = 1.0
 """How long Ray has to restart a dead actor before the next request to it."""
+LOSSES_MAX = 5
+"""A cluster during which this many actors have died ends the run. An innocent one can be hit
+several times, where nodes are preempted or processes killed, but hardly this often."""
 
 
 class RayWorkerPool:
@@ -64,11 +70,13 @@ class RayWorkerPool:
         """See WorkerPool."""
         pickled, modules = pickled_spec(self._spec.shipped(self._count))
         self._shared = ray.put(pickled)
-        remote = ray.remote(max_restarts=-1, max_task_retries=-1, **SPREAD)(_Actor)
+        remote = ray.remote(max_restarts=-1, **SPREAD)(_Actor)
         actors = [remote.remote() for _ in range(self._count)]
         arguments = [self._shared], sources_of(modules), self._url, self._run
+        losses = Losses(self._url, self._run)
         return [
-            _run_actor(actor, *arguments, f"{self._name}:{n}") for n, actor in enumerate(actors)
+            run_actor(actor, losses, *arguments, f"{self._name}:{n}")
+            for n, actor in enumerate(actors)
         ]
 
     def close(self) -> None:
@@ -88,8 +96,8 @@ class WatchedActor:
         self.stalls: SimpleQueue[str] = SimpleQueue()
         """The messages of the watchdog."""
 
-    # In a separate thread, so that agents cannot block it; `print_stalls` repeats it itself.
-    @ray.method(concurrency_group="watch", max_task_retries=0)
+    # In a separate thread, so that agents cannot block it.
+    @ray.method(concurrency_group="watch")
     async def stall(self) -> str:
         """The next message of the watchdog."""
         return await asyncio.to_thread(self.stalls.get)
@@ -103,8 +111,9 @@ class _Actor(WatchedActor):
         url: str,
         run: str,
         buyer: str,
+        worker: str,
     ) -> bytes | None:
-        """Run until cancelled; return the error that has ended it, pickled.
+        """Run until cancelled, as `worker`; return the error that has ended it, pickled.
 
         Ray itself fails with errors that cannot be pickled or have no text.
         """
@@ -112,13 +121,13 @@ class _Actor(WatchedActor):
         try:
             spec: WorkerSpec = unpickled_spec(await shared[0])
             with await asyncio.to_thread(retry, RedisServer, url) as server:
-                await self._work(spec, server.store(run), buyer)
+                await self._work(spec, server.store(run), buyer, worker)
         except Exception as error:  # noqa: BLE001 -- raised in the driver
             return pickled_error(error, dumps, loads)
         return None
 
-    async def _work(self, spec: WorkerSpec, store: Store, buyer: str) -> None:
-        worker = spec.worker(uuid.uuid4().hex, store, buyer)
+    async def _work(self, spec: WorkerSpec, store: Store, buyer: str, name: str) -> None:
+        worker = spec.worker(name, store, buyer)
         # Otherwise collections scan all that Ray imports, for 65 ms within the first second.
         gc.collect()
         gc.freeze()
@@ -130,7 +139,31 @@ class _Actor(WatchedActor):
             await spec.client.close()
 
 
-async def _run_actor(actor: Any, *arguments: Any) -> None:
+class Losses:
+    """The clusters of a run that workers were running when their processes ended."""
+
+    def __init__(self, url: str, run: str) -> None:
+        self._url, self._run = url, run
+        self._counts: Counter[tuple[Step, tuple[AgentId, ...]]] = Counter()
+
+    def add(self, worker: str) -> None:
+        """Count a loss of `worker`; raises MetropolisError for a cluster with LOSSES_MAX losses."""
+        with suppress(StoreError), RedisServer(self._url) as server:  # the driver finds it gone
+            about = server.store(self._run).inspect()
+            held = [(one.step, one.agents) for one in about.claimed if one.worker == worker]
+            self._counts.update(held)
+            often = [cluster for cluster in held if self._counts[cluster] >= LOSSES_MAX]
+            if often:
+                names = about.info.agents
+                # a worker may run several steps of an agent before it commits the first
+                lost = [f"{names[one]!r} from step {step} on" for step, of in often for one in of]
+                raise MetropolisError(
+                    f"{LOSSES_MAX} workers on Ray ended while they ran {shortened(lost, 5)}; "
+                    "an agent may have ended its process, or used too much memory"
+                )
+
+
+async def run_actor(actor: Any, losses: Losses, *arguments: Any) -> None:
     """Run the actor until cancelled; Ray restarts it if its process has died.
 
     If the actor cannot reach the store, retry: the driver detects whether the store is gone.
@@ -138,11 +171,16 @@ async def _run_actor(actor: Any, *arguments: Any) -> None:
     watching = asyncio.ensure_future(print_stalls(actor))
     try:
         while True:
-            task = actor.run.remote(*arguments)
+            worker = uuid.uuid4().hex
+            task = actor.run.remote(*arguments, worker)
             try:
                 error = loads(await task)
             except RayTaskError as failed:
                 error = failed
+            except ActorUnavailableError:
+                await asyncio.to_thread(losses.add, worker)
+                await asyncio.sleep(LOST_S)
+                continue
             cause = cause_of(error)
             if not isinstance(cause, StoreUnavailableError):
                 raise cause

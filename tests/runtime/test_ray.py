@@ -26,7 +26,7 @@ from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
-from metropolis.workers.ray import _run_actor
+from metropolis.workers.ray import Losses, run_actor
 from metropolis.world.scenario import make_scenario
 from metropolis.world.user_errors import explanation_of
 from metropolis.worlds import minimal
@@ -128,6 +128,27 @@ def test_what_goes_wrong_is_raised_where_the_run_was_started(valkey: EmbeddedSer
     agents = [Failing(name) for name in world.names]
     with pytest.raises(ZeroDivisionError, match="own fault"):
         Simulation(world, agents, Scripted(author), store=valkey.url, workers="ray:1").run(5)
+
+
+class Leaving(Walker):
+    """Ends its worker's process."""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.step == 2 and self.name == "w01":
+            os._exit(1)
+        return await super().proceed(observation, llm)
+
+
+def test_an_agent_that_ends_its_workers_is_named(
+    valkey: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metropolis.workers.ray.LOSSES_MAX", 2)
+    world = Meadow(3)
+    agents = [Leaving(name) for name in world.names]
+    options: dict[str, Any] = {"store": valkey.url, "workers": "ray:2", "lease_s": 5}
+    run = Simulation(world, agents, Scripted(author), **options)
+    with pytest.raises(MetropolisError, match=r"2 workers .*'w01' from step \d on.* ended its p"):
+        run.run(5)
 
 
 class NoTextError(Exception):
@@ -339,12 +360,12 @@ def test_a_store_that_only_one_node_cannot_reach_ends_no_run(
         def stall(self) -> type[Silent]:
             return Silent
 
-        def remote(self) -> asyncio.Future[bytes]:
+        def remote(self, worker: str) -> asyncio.Future[bytes]:
             task: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             task.set_result(pickle.dumps(failures.pop(0)))
             return task
 
     monkeypatch.setattr(ray, "kill", lambda actor: None)
     with pytest.raises(StoreError, match="refused"):
-        asyncio.run(_run_actor(Actor()))
+        asyncio.run(run_actor(Actor(), Losses("redis://nowhere", "it")))
     assert not failures
