@@ -532,3 +532,10 @@ class Snapshot:
 
 def have_same_items(before: list[object], now: list[object]) -> bool:
     """Whether two lists hold the same objects."""
+
+def is_immutable(value: object) -> bool:
+    """Whether `value` can never change.
+
+    This is text, bytes, a number, a date or time, None, and a tuple or a frozen dataclass that
+    contains immutable values only. Raises RecursionError for data that is nested too deep.
+    """

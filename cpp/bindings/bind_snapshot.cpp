@@ -206,4 +206,7 @@ void bind_snapshot(py::module_& m) {
       .def_property_readonly("is_complete", &Snapshot::is_complete)
       .def("matches", &Snapshot::matches, py::arg("value"));
   m.def("have_same_items", &have_same_items, py::arg("before"), py::arg("now"));
+  m.def(
+      "is_immutable", [](const py::handle& value) { return is_immutable(value.ptr()); },
+      py::arg("value"));
 }

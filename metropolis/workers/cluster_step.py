@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from metropolis._core import is_immutable
 from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, CallRecord
 from metropolis.names import cut
@@ -23,7 +24,6 @@ from metropolis.types import AgentId, Dispatch, MetropolisError, Step
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
-from metropolis.world.parts import is_immutable
 from metropolis.world.state import State
 from metropolis.world.transaction import Transaction
 from metropolis.world.view import Reads

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from metropolis._core import Snapshot, have_same_items
+from metropolis._core import Snapshot, have_same_items, is_immutable
 
 CHUNK = 16
 """Items per chunk of a list."""
@@ -175,22 +175,6 @@ class _Encoder:
         else:
             chunks.pop(name, None)
         return body
-
-
-def is_immutable(value: Any) -> bool:
-    """Whether `value` is immutable."""
-    kind = type(value)
-    if kind is tuple:
-        return all(map(is_immutable, value))
-    return kind in _ATOMS or (
-        _is_frozen(value.__class__)
-        and all(map(is_immutable, _field_values(value.__class__)(value)))
-    )
-
-
-@cache
-def _is_frozen(kind: type) -> bool:
-    return is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
 def _split(prefix: str, value: Any, found: dict[str, bytes], encoder: _Encoder) -> None:

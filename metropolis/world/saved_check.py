@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from metropolis._core import is_immutable
 from metropolis.names import cut
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
-from metropolis.world.parts import is_immutable
 from metropolis.world.saving import restore, save_json
 
 _MUTABLE = list, dict, set, bytearray

@@ -288,6 +288,7 @@ def use_snapshot(draw: Draw) -> None:
         [
             lambda: draw.do("Snapshot.matches", snapshot, draw.one_of(value, value[:3], value[0])),
             lambda: draw.do("have_same_items", draw.one_of(value, []), draw.one_of(value, [])),
+            lambda: draw.do("is_immutable", draw.one_of(value, *value)),
             lambda: setattr(value[3], "what", draw.junk()),
         ],
         6,

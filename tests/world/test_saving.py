@@ -324,18 +324,26 @@ class Task:
     parts: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Appointment:
+    at: datetime
+    where: str
+
+
 @dataclass
 class Worker(Villager):
     tasks: list[Task] = field(default_factory=list)
     current: Task | None = None
     parts: list[str] = field(default_factory=list)
     woke_first: datetime = datetime(2023, 2, 13, 7)
+    appointments: list[Appointment] = field(default_factory=list)
 
 
 def test_one_object_in_two_places_is_refused() -> None:
     matrix = np.ones((1, 1), np.int64)
     agent = Worker("ann", matrix=matrix, tasks=[Task(), Task()], current=Task())
     agent.woke_first = agent.woke  # cannot change, so two objects are as good as one
+    agent.appointments = [Appointment(agent.woke, "mill")] * 2
     check_saved(agent, save(agent))
     agent.current = agent.tasks[1]
     with pytest.raises(
