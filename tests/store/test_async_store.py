@@ -227,6 +227,7 @@ def test_a_server_that_is_silent_is_given_up(
         while data := await reader.read(1 << 16):
             if b"CLIENT" in data or b"SELECT" in data:
                 writer.write(b"+OK\r\n" * data.count(b"*"))
+        writer.close()
 
     async def ask() -> None:
         path = str(tmp_path / "socket")
