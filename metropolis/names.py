@@ -28,7 +28,11 @@ def counted(count: int, noun: str) -> str:
 
 def cut(value: object, most: int = 80) -> str:
     """The `repr` of `value`, cut to `most` characters, of which the last is then an ellipsis."""
-    text = repr(value)
+    return cut_text(repr(value), most)
+
+
+def cut_text(text: str, most: int) -> str:
+    """`text`, cut to `most` characters, of which the last is then an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

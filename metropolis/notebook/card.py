@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 
+from metropolis.names import cut_text, shortened
+
 CHARACTERS_MAX = 200
 """Longer texts are cut."""
 WIDTH_PX = 480
@@ -13,7 +15,7 @@ _MUTED = "opacity:.65"
 
 def escaped(text: object) -> str:
     """`text` for HTML: cut after CHARACTERS_MAX, markup and unprintable characters escaped."""
-    shown = cut(str(text), CHARACTERS_MAX)
+    shown = cut_text(str(text), CHARACTERS_MAX)
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
     return html.escape(shown)
 
@@ -37,17 +39,10 @@ def card(kind: str, title: str, facts: Mapping[str, object], figures: Sequence[s
     )
 
 
-def cut(text: str, characters_max: int) -> str:
-    """`text` of at most `characters_max` characters, the last of which stands for the rest."""
-    return text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"
-
-
 def listed(names: Sequence[str], names_max: int = 6) -> str:
     """The first of `names`, and the number of the others; as text."""
     characters_max = CHARACTERS_MAX // (names_max + 1) - len(", ")
-    shown = ", ".join(cut(name, characters_max) for name in names[:names_max])
-    more = len(names) - names_max
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    return shortened([cut_text(name, characters_max) for name in names], names_max)
 
 
 def figure(drawing: str, caption: str) -> str:

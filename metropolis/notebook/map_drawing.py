@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.notebook.card import WIDTH_PX, cut, escaped
+from metropolis.names import cut_text
+from metropolis.notebook.card import WIDTH_PX, escaped
 
 CELLS_MAX = 160
 """The most cells of a drawing along either axis; a cell stands for one or more tiles."""
@@ -123,7 +124,7 @@ def _labels(place: Int32, names: Sequence[str], font: float) -> list[str]:
     boxes: list[tuple[float, float, float, float]] = []
     found: list[str] = []
     for number in np.argsort(-sizes, kind="stable")[: 4 * LABELS_MAX].tolist():
-        name = cut(names[number], LABEL_CHARACTERS_MAX)
+        name = cut_text(names[number], LABEL_CHARACTERS_MAX)
         if not sizes[number] or len(found) == LABELS_MAX:
             break
         rows, columns = np.nonzero(place == number + 1)
