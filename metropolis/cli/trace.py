@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.cli.terminal import printable
 from metropolis.cli.trace_generate import generate_command, tile_command
 from metropolis.maps.map import read_genagent_map
 from metropolis.names import counted
@@ -93,6 +94,13 @@ def import_command(
         f"{counted(len(trace.calls), 'call')}"
         f"{typical}{seen}" + (f"; jumps clamped: {clamped} changed" if jumps == "clamp" else "")
     )
+    if surplus := imported.recording.surplus:
+        told = printable(", ".join(surplus))
+        click.echo(
+            f"warning: ignored {counted(len(surplus), 'agent')} of environment/0.json who took no "
+            f"part: {told}",
+            err=True,
+        )
 
 
 @command.command()

@@ -30,7 +30,8 @@ from metropolis.export.genagent_schedule import schedules_of
 from metropolis.names import cut, is_folder_name
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import ViewFile, read_view
-from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
+from metropolis.trace.importers.genagent import NO_BREAK
+from metropolis.trace.importers.genagent_times import CLOCK, DATE
 from metropolis.trace.schema import TraceMeta
 from metropolis.types import MetropolisError, Step
 from metropolis.world.appearance import details_of, number_of, value_at

@@ -122,9 +122,18 @@ def test_imports_keep_activities_and_conversations(tmp_path: Path, form: str) ->
     assert (summary.activities, summary.conversations) == (3 + len(last), 1)
 
 
+@pytest.mark.parametrize("chat", ["Hello.", ["Hello."]])
+def test_a_chat_without_speakers_is_the_agents(tmp_path: Path, chat: object) -> None:
+    path = tmp_path / "master_movement.json"
+    path.write_text(json.dumps({"0": {"Ann": entry(0, SLEEPS, chat)}}))
+    shown = import_recording(path, radius=4).trace.shown
+    assert shown is not None
+    assert [of.lines for of in shown] == [(("Ann", "Hello."),)]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("chat", "Hi"), ("chat", [["Ann"]]), ("description", 3), ("pronunciatio", 3)],
+    [("chat", 3), ("chat", [["Ann"]]), ("description", 3), ("pronunciatio", 3)],
 )
 def test_bad_texts_are_refused(tmp_path: Path, field: str, value: object) -> None:
     moves = {"0": {"Ann": entry(0, SLEEPS) | {field: value}}}

@@ -5,15 +5,16 @@ them and writes environment/N+1.json. So environment/N holds the positions at th
 N, as a trace does, and movement/N those at the beginning of step N + 1. `master_movement.json` is
 movement/ in one file, without agents whose state did not change. movement/ also says what agents do
 and say; at the beginning of step 0 that is unknown, and taken to be the same as at its end.
+environment/0.json may place people who take no part in the simulation.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from metropolis.names import cut
 from metropolis.trace.importers.files import read_json
+from metropolis.trace.importers.genagent_times import times_of
 from metropolis.trace.importers.recording import Recording
 from metropolis.trace.shown import Lines, Shown
 from metropolis.types import MetropolisError
@@ -28,8 +30,6 @@ from metropolis.world.appearance import Look
 
 VELOCITY = 1.0
 """Tiles that an agent walks in a step."""
-DATE, CLOCK = "%B %d, %Y", "%B %d, %Y, %H:%M:%S"
-"""The project's formats of dates and times."""
 NO_BREAK = "\xa0"
 """Stands for the later spaces of a name in the runs that metropolis exports."""
 _STEP = re.compile("[0-9]{1,9}")
@@ -82,7 +82,7 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
                     f"{path}, step {step}: agent {cut(name)} is missing at step 0;"
                     " step 0 should hold every agent"
                 )
-            where[name] = _movement(entry, f"{path}, step {step}, agent {cut(name)}")
+            where[name] = _movement(name, entry, f"{path}, step {step}, agent {cut(name)}")
         ends.append(dict(where))
     return _recording(ends[:1] + ends[:-1], path.parent / "meta.json", path.parent)
 
@@ -101,16 +101,33 @@ def read_folder(path: Path) -> Recording:
     """
     root, moves, stands = _steps_in(path)
     meta = root / "reverie" / "meta.json"
+    first, surplus = _first(moves, stands)
     if stands and max(stands) >= max(moves, default=0):
-        states = _read_steps(root / "environment", stands, _environment)
-        return _recording([*_with_looks(states, moves)], meta, root)
-    ends = _read_steps(root / "movement", moves, _movements)
-    begin = ends[:1]
-    if 0 in stands:
-        first = _read_step(stands[0], _environment)
-        _same_agents(ends[0], first, stands[0])
-        begin = [{name: state._replace(tile=first[name].tile) for name, state in ends[0].items()}]
-    return _recording(begin + ends[:-1], meta, root)
+        states = [
+            *_with_looks(_read_steps(root / "environment", stands, _environment, first), moves)
+        ]
+    else:
+        ends = _read_steps(root / "movement", moves, _movements)
+        begin = ends[0]
+        if first:
+            _same_agents(begin, first, stands[0])
+            begin = {name: state._replace(tile=first[name].tile) for name, state in begin.items()}
+        states = [begin, *ends[:-1]]
+    return _recording(states, meta, root, moves, surplus)
+
+
+def _first(moves: dict[int, Path], stands: dict[int, Path]) -> tuple[_States, tuple[str, ...]]:
+    """The states of environment/0.json, and the agents there that the next file does not have."""
+    if 0 not in stands:
+        return {}, ()
+    first = _read_step(stands[0], _environment)
+    later = first
+    if 0 in moves:
+        later = _read_step(moves[0], _movements)
+    elif 1 in stands:
+        later = _read_step(stands[1], _environment)
+    surplus = tuple(name for name in first if name not in later)
+    return {name: first[name] for name in first if name in later}, surplus
 
 
 def _with_looks(states: list[_States], moves: dict[int, Path]) -> Iterator[_States]:
@@ -170,11 +187,15 @@ def _consecutive(steps: Iterable[int], name: Callable[[int], str]) -> range:
 
 
 def _read_steps(
-    folder: Path, files: dict[int, Path], parse: Callable[[Any, Path], _States]
+    folder: Path,
+    files: dict[int, Path],
+    parse: Callable[[Any, Path], _States],
+    first: _States | None = None,
 ) -> list[_States]:
-    tiles = []
+    """The states of all files, `first` in place of those of step 0."""
+    tiles: list[_States] = []
     for step in _consecutive(files, lambda step: f"{folder / f'{step}.json'}"):
-        tiles.append(_read_step(files[step], parse))
+        tiles.append(first if first and not step else _read_step(files[step], parse))
         _same_agents(tiles[0], tiles[-1], files[step])
     return tiles
 
@@ -210,10 +231,12 @@ def _movements(content: Any, path: Path) -> _States:
     agents = content.get("persona")
     if not isinstance(agents, dict):
         raise MetropolisError(f"{path}: 'persona' should be an object with every agent's movement")
-    return {name: _movement(entry, f"{path}, agent {cut(name)}") for name, entry in agents.items()}
+    return {
+        name: _movement(name, entry, f"{path}, agent {cut(name)}") for name, entry in agents.items()
+    }
 
 
-def _movement(entry: Any, place: str) -> _State:
+def _movement(name: str, entry: Any, place: str) -> _State:
     if not isinstance(entry, dict) or "movement" not in entry:
         raise MetropolisError(f"{place}: movement is missing; it should be a tile [x, y]")
     tile = _tile(entry["movement"], place)
@@ -228,12 +251,14 @@ def _movement(entry: Any, place: str) -> _State:
         label, address = address, ""
     where = address.partition(":")[2] or address  # without the world, which no person's has
     look = Look(label, _text(texts[1]), where.replace(":", ": "))
-    return _State(tile, look, _lines(entry.get("chat"), place))
+    return _State(tile, look, _lines(name, entry.get("chat"), place))
 
 
-def _lines(chat: Any, place: str) -> Lines:
-    """The lines of a chat, a list of [speaker, text] or null."""
-    lines = chat or []
+def _lines(name: str, chat: Any, place: str) -> Lines:
+    """The lines of a chat, a list of [speaker, text] or null; texts are lines of the agent."""
+    lines = [chat] if chat and isinstance(chat, str) else chat or []
+    if isinstance(lines, list):
+        lines = [[name, line] if isinstance(line, str) else line for line in lines]
     if isinstance(lines, list) and all(
         isinstance(line, list) and [*map(type, line)] == [str, str] for line in lines
     ):
@@ -262,12 +287,18 @@ def _tile(value: Any, place: str) -> _Tile:
     raise MetropolisError(f"{place}: the position is {cut(value)}; it should be a tile [x, y]")
 
 
-def _recording(states: list[_States], meta: Path, root: Path) -> Recording:
+def _recording(
+    states: list[_States],
+    meta: Path,
+    root: Path,
+    moves: Mapping[int, Path] = MappingProxyType({}),
+    surplus: tuple[str, ...] = (),
+) -> Recording:
     agents = tuple(states[0])
     positions: npt.NDArray[np.float64] = np.array(
         [[of[name].tile for name in agents] for of in states], np.float64
     ).reshape(len(states), len(agents), 2)
-    start, step_s = _meta(meta, len(states))
+    start, step_s = times_of(moves, meta, len(states))
     name = root.resolve().name
     return Recording(
         agents=tuple(_name(name) for name in agents),
@@ -279,6 +310,7 @@ def _recording(states: list[_States], meta: Path, root: Path) -> Recording:
         start=start,
         step_s=step_s,
         shown=tuple(_changes(states)) or None,
+        surplus=tuple(map(_name, surplus)),
     )
 
 
@@ -290,28 +322,3 @@ def _changes(states: list[_States]) -> Iterator[Shown]:
             if state.look is not None and before.get(name) != (state.look, state.lines):
                 before[name] = state.look, state.lines
                 yield Shown(step, agent, state.look, state.lines)
-
-
-def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:
-    """Start and step length from a run's meta.json, if it exists.
-
-    Its `sec_per_step` is that of the last session (1800 in a published run of 10 s steps). If it
-    contradicts the clock in the file, the elapsed time is divided by the number of steps.
-    """
-    if not path.exists():
-        return None, None
-    meta = read_json(path)
-    if not isinstance(meta, dict):
-        raise MetropolisError(f"{path}: is {type(meta).__name__}; it should be a JSON object")
-    try:
-        start = datetime.strptime(meta["start_date"], DATE)
-        passed_s = (datetime.strptime(meta["curr_time"], CLOCK) - start).total_seconds()
-        step_s = float(meta["sec_per_step"])
-        if passed_s > 0 and passed_s != step_s * meta["step"]:
-            step_s = max(1.0, float(np.rint(passed_s / steps)))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise MetropolisError(
-            f"{path}: cannot be parsed ({cut(error)}); it should have start_date"
-            " (February 13, 2023), curr_time (February 13, 2023, 00:01:00), sec_per_step and step"
-        ) from None
-    return start, step_s

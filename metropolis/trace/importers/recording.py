@@ -49,6 +49,8 @@ class Recording:
     4-neighbours but perceive a square."""
     conversations: tuple[Conversation, ...] = ()
     shown: tuple[Shown, ...] | None = None
+    surplus: tuple[str, ...] = ()
+    """People with a first position who are not agents of the run."""
 
 
 def parse_start(text: object, place: str) -> datetime:

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from metropolis.maps.map import GridMap
 from metropolis.names import cut
-from metropolis.trace.importers.genagent import CLOCK
+from metropolis.trace.importers.genagent_times import CLOCK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
 from metropolis.worlds.smallville.geography import Tile

@@ -13,7 +13,8 @@ from typing import Any
 
 from metropolis.maps.map import GridMap
 from metropolis.names import cut, is_folder_name
-from metropolis.trace.importers.genagent import CLOCK, DATE, NO_BREAK
+from metropolis.trace.importers.genagent import NO_BREAK
+from metropolis.trace.importers.genagent_times import CLOCK, DATE
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.folder import check_tile
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
