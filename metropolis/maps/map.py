@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -88,13 +90,17 @@ class GridMap:
         return path[::-1]
 
 
-def read_genagent_map(directory: str | Path) -> GridMap:
+def read_genagent_map(
+    directory: str | Path, renamed: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+) -> GridMap:
     """Read a map of the Generative Agents project (Park et al. 2023) from its `matrix` folder.
 
     `maze_meta_info.json` gives the size. `maze/*_maze.csv` give a block id for every tile, row by
     row, on one line or one line per row. `special_blocks/*_blocks.csv` name all ids except 0, which
-    means empty. Raises `MetropolisError` naming the file, line and field.
+    means empty. `renamed` has the new names of some sectors, arenas and game objects, under
+    `sector`, `arena` and `game_object`. Raises `MetropolisError` naming the file, line and field.
     """
+    new: Mapping[str, Mapping[str, str]] = defaultdict(dict, renamed)
     root = Path(directory)
     meta_file = root / "maze_meta_info.json"
     try:
@@ -109,8 +115,14 @@ def read_genagent_map(directory: str | Path) -> GridMap:
         ) from None
     if min(shape) < 1:
         raise MetropolisError(f"{meta_file}: the size is {shape}; both should be at least 1")
-    arenas = {block: f"{path[-2]}: {path[-1]}" for block, path in _blocks(root, "arena", 2).items()}
-    objects = {block: path[-1] for block, path in _blocks(root, "game_object", 1).items()}
+    arenas = {
+        block: f"{new['sector'].get(sector, sector)}: {new['arena'].get(arena, arena)}"
+        for block, (*_, sector, arena) in _blocks(root, "arena", 2).items()
+    }
+    objects = {
+        block: new["game_object"].get(thing, thing)
+        for block, (*_, thing) in _blocks(root, "game_object", 1).items()
+    }
     arena_index, arena_names = _named(root, "arena", shape, arenas)
     object_index, object_names = _named(root, "game_object", shape, objects)
     return GridMap(
@@ -156,7 +168,7 @@ def _matrix(root: Path, layer: str, shape: tuple[int, int]) -> npt.NDArray[np.in
 
 
 def _blocks(root: Path, layer: str, names_min: int) -> dict[int, list[str]]:
-    """Block id -> its path: world, sector, arena, object."""
+    """Block id -> its path: world, sector, arena, object; without a number that follows it."""
     path = root / "special_blocks" / f"{layer}_blocks.csv"
     blocks = {}
     for number, line in enumerate(_read(path).splitlines(), 1):
@@ -168,7 +180,7 @@ def _blocks(root: Path, layer: str, names_min: int) -> dict[int, list[str]]:
                 f"{path}, line {number}: {line.strip()[:80]!r} should be a block id and its names,"
                 " separated by commas"
             )
-        blocks[int(block)] = names
+        blocks[int(block)] = names[:-1] if len(names) > 3 and _ID.fullmatch(names[-1]) else names
     return blocks
 
 

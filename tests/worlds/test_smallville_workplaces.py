@@ -42,6 +42,7 @@ def workplace(*texts: str, home: str = DORM) -> tuple[str, str, str]:
         ("Ann goes to the library at Elm Ridge college to study.", COLLEGE, "library"),
         ("1. Wake up at 6 am 2. Attend classes at the library from 10 am", COLLEGE, "library"),
         ("Ann studies at the college every day.", COLLEGE, ""),
+        ("Ann is in 10th grade at Elm Ridge College.", COLLEGE, ""),
         ("Ann is the owner of the Fox & Hound.", "The Fox and Hound Pub", ""),
         ("Ann is a gardener at the Birch house.", HOUSE, ""),
     ],

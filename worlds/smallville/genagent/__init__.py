@@ -6,9 +6,11 @@ simulation's ``maze_name`` if there is such a folder), the agents' initial memor
 ``agent_history_init_n25.csv`` beside it, and a simulation's agents and start tiles under
 ``environment/frontend_server/storage/SIMULATION``.
 
+    checkout.py    where a checkout has them
     people.py      profiles, settings, and where the people are
     mind.py        what they remember, have planned and are doing
     workplaces.py  where they work, found in the sentences that describe them
+    homes.py       homes and start tiles that the map does not have
     files.py       JSON files and their errors
 """
 
@@ -28,11 +30,13 @@ from metropolis.maps.map import GridMap, read_genagent_map
 from metropolis.tables import print_whole
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.folder import write_town
-from metropolis.worlds.smallville.genagent.people import (
-    People,
-    assets_of,
-    read_genagent_people,
+from metropolis.worlds.smallville.genagent.checkout import (
+    find_map,
+    find_simulation,
+    meta_of,
+    new_names,
 )
+from metropolis.worlds.smallville.genagent.people import People, read_genagent_people
 from metropolis.worlds.smallville.genagent.workplaces import Workplace
 from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.settings import PRESETS
@@ -53,8 +57,22 @@ SIMULATION = "base_the_ville_n25"
     show_default=True,
     help="How residents rate and retrieve memories; a person's own settings take precedence.",
 )
+@click.option(
+    "--map", "map_path", type=click.Path(path_type=Path), help="The folder of the map's matrices."
+)
+@click.option(
+    "--history", type=click.Path(path_type=Path), help="A CSV file of first memories per person."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(checkout: Path, out: Path, simulation: str, preset: str, as_json: bool) -> None:
+def command(
+    checkout: Path,
+    out: Path,
+    simulation: str,
+    preset: str,
+    map_path: Path | None,
+    history: Path | None,
+    as_json: bool,
+) -> None:
     """Make a town from the map and the agents in CHECKOUT, a copy of Generative Agents.
 
     Prints each person's occupation and workplace, and the field that names the workplace. Run the
@@ -62,16 +80,14 @@ def command(checkout: Path, out: Path, simulation: str, preset: str, as_json: bo
     """
     if out.exists():
         raise MetropolisError(f"{out} exists; name a folder that does not exist")
-    assets = assets_of(checkout, simulation)
-    grid = read_genagent_map(assets / "matrix")
-    people = read_genagent_people(checkout, simulation, grid, assets, preset)
+    stored = find_simulation(checkout, simulation)
+    meta = meta_of(stored)
+    matrix, warning = (map_path, "") if map_path else find_map(checkout, meta)
+    grid = read_genagent_map(matrix, new_names(meta))
+    people = read_genagent_people(stored, meta, grid, history or matrix.parent, preset)
     write_town(out, grid, people.profiles, people.start, people.pasts)
-    if people.maze != assets.name:
-        click.echo(
-            f"warning: the simulation's maze_name is {people.maze!r}, and "
-            f"{assets.with_name(people.maze) / 'matrix'} is not a folder; imported {assets.name}",
-            err=True,
-        )
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
     if as_json:
         click.echo(json.dumps(_as_json(out, grid, people), indent=2))
         return
@@ -88,6 +104,16 @@ def command(checkout: Path, out: Path, simulation: str, preset: str, as_json: bo
         if names:
             told = printable(", ".join(names))
             click.echo(f"warning: ignored {len(names)} {what}: {told}", err=True)
+    for what, places in (
+        ("begin near the tile of the files, which has a wall", people.off_walls),
+        (
+            "live in another arena, since the map does not have their living_area",
+            people.other_homes,
+        ),
+    ):
+        if places:
+            told = printable(", ".join(f"{name} ({place})" for name, place in places.items()))
+            click.echo(f"warning: {len(places)} of the people {what}: {told}", err=True)
 
 
 def _place(workplace: Workplace) -> str:
@@ -134,4 +160,6 @@ def _as_json(out: Path, grid: GridMap, people: People) -> dict[str, Any]:
         "start": f"{people.start:%Y-%m-%dT%H:%M:%S}",
         "surplus_tiles": people.surplus_tiles,
         "unknown_places": people.unknown_places,
+        "off_walls": people.off_walls,
+        "other_homes": people.other_homes,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,14 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
+def number_of(value: Any) -> float | None:
+    """A JSON number, or a text of one, which models write; None: it is neither, or too large."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    return float(value) if type(value) in (int, float) and abs(value) <= NUMBER_MAX else None
+
+
 class Fields:
     """The fields of a JSON object; errors name the file and the field."""
 
@@ -57,17 +66,17 @@ class Fields:
 
     def whole(self, field: str) -> int:
         """A whole number."""
-        number = self.content.get(field)
-        if type(number) is not int or abs(number) > NUMBER_MAX:
+        number = number_of(self.content.get(field))
+        if number is None or not number.is_integer():
             raise self.wrong(field, f"a whole number of at most {NUMBER_MAX:,}")
-        return number
+        return int(number)
 
     def number(self, field: str) -> float:
         """A number."""
-        number: Any = self.content.get(field)
-        if type(number) in (int, float) and abs(number) <= NUMBER_MAX:
-            return float(number)
-        raise self.wrong(field, f"a number of at most {NUMBER_MAX:,}")
+        number = number_of(self.content.get(field))
+        if number is None:
+            raise self.wrong(field, f"a number of at most {NUMBER_MAX:,}")
+        return number
 
     def tile(self, field: str) -> tuple[int, int]:
         """A pair of whole numbers."""

@@ -17,7 +17,8 @@ from metropolis.maps.map import GridMap
 from metropolis.names import cut
 from metropolis.trace.importers.genagent_times import CLOCK
 from metropolis.types import MetropolisError
-from metropolis.worlds.smallville.genagent.files import Fields, read_object
+from metropolis.worlds.smallville.genagent.files import Fields, number_of, read_object
+from metropolis.worlds.smallville.genagent.homes import free_tile
 from metropolis.worlds.smallville.geography import Tile
 from metropolis.worlds.smallville.memory import IDLE, Node, created
 from metropolis.worlds.smallville.past import Past
@@ -113,9 +114,7 @@ def past_of(
     if abs(_moment(scratch, "curr_time", CLOCK) - now) > timedelta(hours=1):
         raise scratch.wrong("curr_time", f"the time of the simulation (reverie/meta.json), {now}")
     now_s = round((now - _midnight(now)).total_seconds())
-    at = _tile(scratch, "curr_tile", grid)
-    if grid.walls[at[1], at[0]]:
-        raise scratch.wrong("curr_tile", "a tile without a wall")
+    at = free_tile(grid, _tile(scratch, "curr_tile", grid))
     activity, doing = _activity(scratch, grid, now, at)
     return replace(
         past,
@@ -144,17 +143,20 @@ def _day(scratch: Fields, now_s: int) -> Day | None:
 def schedule_of(scratch: Fields, field: str) -> list[Task]:
     """A list of [text, minutes] from midnight on as tasks; the last one lasts to the next midnight.
 
-    Entries of no or negative length, which the project's revisions leave, are left out.
+    Entries of no or negative length, which the project's revisions leave, are left out. What other
+    projects add to an entry is ignored.
     """
     entries = scratch.content.get(field) or []
     tasks: list[Task] = []
     for entry in entries if isinstance(entries, list) else [entries]:
-        if not isinstance(entry, list) or [*map(type, entry)] != [str, int]:
+        what, minutes = (*entry, None, None)[:2] if isinstance(entry, list) else (None, None)
+        length = number_of(minutes)
+        if not isinstance(what, str) or length is None:
             raise scratch.wrong(field, "a list of [text, minutes]")
         start_s = tasks[-1].end_s if tasks else 0
-        end_s = min(DAY_S, start_s + entry[1] * MINUTE_S)
+        end_s = min(DAY_S, start_s + round(length * MINUTE_S))
         if end_s > start_s:
-            tasks.append(Task(entry[0], start_s, end_s))
+            tasks.append(Task(what, start_s, end_s))
     if tasks:
         tasks[-1] = replace(tasks[-1], end_s=DAY_S)
     return tasks
@@ -184,9 +186,8 @@ def _activity(
     if way := scratch.content.get("planned_path"):
         if not isinstance(way, list):
             raise scratch.wrong("planned_path", "a list of tiles")
-        goal = _tile(Fields({"planned_path": way[-1]}, scratch.place), "planned_path", grid)
-        if grid.walls[goal[1], goal[0]]:
-            raise scratch.wrong("planned_path", "a way that ends on a free tile")
+        end = _tile(Fields({"planned_path": way[-1]}, scratch.place), "planned_path", grid)
+        goal = free_tile(grid, end)
     place = grid.arena_names[grid.arenas[goal[1], goal[0]]]
     named = scratch.text("act_address").split(":")[3:]  # <random> is any tile of the arena
     thing = named[0] if named and named[0] in grid.object_names else ""

@@ -16,8 +16,8 @@ from metropolis.names import cut, is_folder_name
 from metropolis.trace.importers.genagent import NO_BREAK
 from metropolis.trace.importers.genagent_times import CLOCK, DATE
 from metropolis.types import MetropolisError
-from metropolis.worlds.smallville.folder import check_tile
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
+from metropolis.worlds.smallville.genagent.homes import free_tile, home_of
 from metropolis.worlds.smallville.genagent.mind import past_of, read_memories, relations_of
 from metropolis.worlds.smallville.genagent.workplaces import Places, Workplace
 from metropolis.worlds.smallville.geography import Atlas, Tile
@@ -32,8 +32,6 @@ from metropolis.worlds.smallville.settings import (
 )
 from metropolis.worlds.smallville.world import START
 
-SERVER = Path("environment/frontend_server")
-ASSETS, MAZE = SERVER / "static_dirs/assets", "the_ville"
 _OCCUPATION = re.compile(r"\bis an? ([^.,;]+?)(?= (?:who|at|of|in|that|with)\b|[.,;]|$)")
 _SETTINGS = {
     "vision_r": "vision_tiles",
@@ -66,8 +64,10 @@ class People:
     """Names with a start tile that are not agents of the simulation."""
     unknown_places: list[str]
     """Places in spatial memories that are not on the map."""
-    maze: str
-    """The simulation's name of its map."""
+    off_walls: dict[str, Tile]
+    """Name -> the tile at step 0, for people whose own one has a wall."""
+    other_homes: dict[str, str]
+    """Name -> `sector: arena`, for people whose `living_area` is not on the map."""
 
 
 @dataclass(frozen=True)
@@ -80,46 +80,37 @@ class _Person:
     plan: str
     past: Past | None
     unknown_places: list[str]
-
-
-def assets_of(checkout: Path, simulation: str) -> Path:
-    """The folder of the simulation's `maze_name` if it has a map, else that of `the_ville`.
-
-    The published code reads the latter always.
-    """
-    own = checkout / ASSETS / _maze(_meta(checkout / SERVER / "storage" / simulation))
-    return own if (own / "matrix").is_dir() else checkout / ASSETS / MAZE
+    stands_on: Tile | None
+    """The tile on which the person stands, if that of the files has a wall."""
+    has_other_home: bool
 
 
 def read_genagent_people(
-    checkout: Path, simulation: str, grid: GridMap, assets: Path, preset: str
+    stored: Path, meta: Fields, grid: GridMap, history: Path, preset: str
 ) -> People:
-    """The agents of a stored simulation, in the order of its `persona_names`.
+    """The agents of the simulation in the folder `stored`, in the order of its `persona_names`.
 
-    `preset` names the settings that their own fields change. Raises MetropolisError naming the file
-    and the field.
+    `history` is the file of their first memories, or a folder that may have one. `preset` names the
+    settings that their own fields change. Raises MetropolisError naming the file and the field.
     """
-    stored = checkout / SERVER / "storage" / simulation
     starts_file = stored / "environment" / "0.json"
-    starts = read_object(starts_file)
-    meta = _meta(stored)
+    starts = read_object(starts_file) if starts_file.exists() else {}
     names, start = _names(stored, meta), _start(meta)
-    history = _history(assets, len(names))
+    whispers = _history(history, len(names))
     atlas = Atlas(grid)
     people = [
         _person(
             stored / "personas" / name / "bootstrap_memory",
             name.replace(NO_BREAK, " "),
-            _start_tile(starts, name, starts_file),
-            history.get(name, ()),
+            starts.get(name),
+            starts_file,
+            whispers.get(name, ()),
             atlas,
             start,
             preset,
         )
         for name in names
     ]
-    for person in people:
-        check_tile(grid, person.profile.name, person.profile.at, starts_file)
     homes = {person.profile.home for person in people}
     known = Places(grid.arena_names, homes)
     profiles, workplaces = [], []
@@ -145,20 +136,13 @@ def read_genagent_people(
         start,
         [name for name in starts if name not in set(names)],
         sorted({place for person in people for place in person.unknown_places}),
-        _maze(meta),
+        {of.profile.name: of.stands_on for of in people if of.stands_on},
+        {
+            of.profile.name: f"{of.profile.home}: {of.profile.room}"
+            for of in people
+            if of.has_other_home
+        },
     )
-
-
-def _meta(stored: Path) -> Fields:
-    path = stored / "reverie" / "meta.json"
-    return Fields(read_object(path) if path.exists() else {}, f"{path}")
-
-
-def _maze(meta: Fields) -> str:
-    name = MAZE if meta.content.get("maze_name") is None else meta.text("maze_name")
-    if not is_folder_name(name):
-        raise meta.wrong("maze_name", f"the name of a folder in {ASSETS}, such as {MAZE}")
-    return name
 
 
 def _names(stored: Path, meta: Fields) -> list[str]:
@@ -192,12 +176,20 @@ def _start(meta: Fields) -> datetime:
     return START
 
 
-def _start_tile(starts: Mapping[str, Any], name: str, path: Path) -> Tile:
-    start = starts.get(name)
-    x, y = (start.get("x"), start.get("y")) if isinstance(start, dict) else (None, None)
+def _start_tile(start: Any, name: str, path: Path, scratch: Fields, grid: GridMap) -> Tile:
+    """The tile of `environment/0.json`; if it has none, that of `scratch.json`."""
+    if start is None and scratch.content.get("curr_tile") is not None:
+        x, y = scratch.tile("curr_tile")
+    else:
+        x, y = (start.get("x"), start.get("y")) if isinstance(start, dict) else (None, None)
     if type(x) is not int or type(y) is not int:
         raise MetropolisError(
             f"{path}: the tile of {name!r} is {start!r}; it should have x and y, whole numbers"
+        )
+    if not (0 <= x < grid.width and 0 <= y < grid.height):
+        raise MetropolisError(
+            f"{path}: the tile of {name!r} is ({x}, {y}); it should be a tile of the map, which is "
+            f"{grid.width} x {grid.height}"
         )
     return x, y
 
@@ -205,7 +197,8 @@ def _start_tile(starts: Mapping[str, Any], name: str, path: Path) -> Tile:
 def _person(
     root: Path,
     name: str,
-    at: Tile,
+    begins: Any,
+    starts_file: Path,
     history: tuple[str, ...],
     atlas: Atlas,
     start: datetime,
@@ -217,12 +210,15 @@ def _person(
     places, unknown = _places(root / "spatial_memory.json", atlas)
     past = past_of(name, scratch, memories, places, atlas.grid, start)
     learned, living_area = scratch.text("learned"), scratch.text("living_area")
-    home, _, room = living_area.partition(":")[2].partition(":")
-    if f"{home}: {room}" not in atlas.grid.arena_names:
+    begin = _start_tile(begins, name, starts_file, scratch, atlas.grid)
+    at = free_tile(atlas.grid, begin)
+    own = home_of(living_area, atlas, at)
+    if not own:
         raise MetropolisError(
-            f"{path}: the field living_area is {living_area!r}; it should be "
-            "world:sector:arena, with a sector and an arena of the map"
+            f"{path}: the field living_area is {living_area!r}, and {name} begins on {at}, outside "
+            "of all arenas; one of them should be in an arena of the map (world:sector:arena)"
         )
+    home, _, room = own.partition(": ")
     plan = scratch.text("daily_plan_req") if scratch.content.get("daily_plan_req") else ""
     habits = scratch.text("lifestyle")
     if past is None or past.day is None:  # otherwise it is the plan of one day
@@ -239,12 +235,22 @@ def _person(
         home=home,
         room=room,
         at=at,
-        bed=_bed(atlas, f"{home}: {room}", at),
+        bed=_bed(atlas, own, at),
         memories=() if memories else history,
         places=() if past else places,
         settings=_settings(scratch, preset),
     )
-    return _Person(profile, _workplace(scratch, atlas.grid), plan, past, unknown)
+    stands_on = past.at if past and past.at else at
+    files_say = begin if past is None or past.at is None else scratch.tile("curr_tile")
+    return _Person(
+        profile,
+        _workplace(scratch, atlas.grid),
+        plan,
+        past,
+        unknown,
+        stands_on=None if stands_on == files_say else stands_on,
+        has_other_home=[home, room] != [*map(str.strip, living_area.split(":"))][1:3],
+    )
 
 
 def _workplace(scratch: Fields, grid: GridMap) -> Workplace | None:
@@ -314,16 +320,17 @@ def _walk(content: Any, above: Sequence[str], path: Path) -> Iterator[str]:
         )
 
 
-def _history(folder: Path, people: int) -> dict[str, tuple[str, ...]]:
+def _history(path: Path, people: int) -> dict[str, tuple[str, ...]]:
     """The initial memories of each person; a row is a name and facts.
 
-    The file is the one for this number of people, or else that of `base_the_ville_n25`, if any.
+    Of a folder the file is the one for this number of people, or else that of
+    `base_the_ville_n25`, if any.
     """
-    path = folder / f"agent_history_init_n{people}.csv"
-    if not path.is_file():
-        path = folder / "agent_history_init_n25.csv"
-    if not path.is_file():
-        return {}
+    if path.is_dir():
+        own, usual = (path / f"agent_history_init_n{of}.csv" for of in (people, 25))
+        path = own if own.is_file() else usual
+        if not path.is_file():
+            return {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = [row for row in csv.reader(file) if len(row) > 1]

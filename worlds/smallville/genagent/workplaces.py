@@ -26,6 +26,7 @@ _SENTENCE = re.compile(r"(?<=\w\w\w[.;!?])\s+|\n|(?:^|(?<=\s))\d+[.)]\s+")
 _CLAUSE = re.compile(r",\s|\s(?=who\b|which\b|that\b|but\b|then\b)")
 _WORK = re.compile(
     r"\bis (?:also |currently )?(?:an?|the) |\b(?:work|works|working|has worked|teach\w*|"
+    r"in (?:the )?[\w-]+ grade|"
     r"stud(?:y|ies|ying)|class(?:es)?|lectures?|open(?:s|ing)?|clos(?:es|ing)|manag(?:es|ing|e)|"
     r"(?:runs|running) (?!at|in|around|through|along|to\b)|own(?:s|er)?|serv(?:es|ing)|"
     r"keep(?:s|ing)|shifts?|employ\w*|staff\w*|counter|tend(?:s|ing))\b",
