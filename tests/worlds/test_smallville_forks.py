@@ -149,6 +149,23 @@ def test_numbers_as_texts_and_longer_entries(source: Path) -> None:
     assert [of.end_s // 3600 for of in ann.day.hours] == [6, 24]
 
 
+@pytest.mark.parametrize(
+    ("what", "asleep"),
+    [
+        ("睡覺", True),
+        ("睡前 (睡觉)", True),
+        ("durmiendo", True),
+        ("睡前散步", False),
+        ("dormitory", False),
+    ],
+)
+def test_plans_in_other_languages(source: Path, what: str, asleep: bool) -> None:
+    meta(source, curr_time="February 14, 2023, 18:00:00")
+    scratch(source, "Ann Ash", **STOPPED | {"act_description": what})
+    _, (ann, _) = imported(source)
+    assert ann.activity.asleep is asleep
+
+
 def test_a_simulation_that_renames_places(source: Path) -> None:
     meta(
         source,

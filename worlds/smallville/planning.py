@@ -26,6 +26,9 @@ PLAN_IMPORTANCE = 5
 TO_BED = "going to bed"
 """The activity of a resident who sleeps on arrival."""
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
+_SLEEP = re.compile(
+    "(?:is )?(?:asleep|sleep)|schlaf|dormi(?!t)|durmi|睡觉|睡覺|睡眠|就寝|就寢|寝る|수면|취침"
+)
 _MINUTES = re.compile(r"[(\[,:]?\s*(\d+)\s*min[a-z.]*\s*[)\]]?\s*$", re.IGNORECASE)
 
 
@@ -151,8 +154,8 @@ def chooses(answer: str, choice: str, others: str) -> bool:
 
 
 def is_sleep(what: str) -> bool:
-    """Whether a plan's text means sleep."""
-    return re.match(r"(?:is )?(?:asleep|sleep)", what.lower()) is not None
+    """Whether a plan's text means sleep, in English or another language of imported plans."""
+    return _SLEEP.match(what.lower()) is not None
 
 
 def option_in(answer: str, options: Iterable[str]) -> str | None:
