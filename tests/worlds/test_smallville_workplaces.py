@@ -75,6 +75,21 @@ def test_nothing_is_guessed(sentence: str) -> None:
     assert workplace(sentence) == ("", "", "")
 
 
+@pytest.mark.parametrize(
+    ("text", "sector"),
+    [
+        ("Ann是榆树学院的学生。她常去狐狸酒吧。", "榆树学院"),
+        ("Ann在狐狸酒吧和榆树学院工作。", ""),
+        ("Ann住在桦树之家。", ""),
+        ("Ann is a student at 榆树学院.", "榆树学院"),
+    ],
+)
+def test_names_in_texts_without_spaces(text: str, sector: str) -> None:
+    arenas = ("", "榆树学院: 图书馆", "狐狸酒吧: 酒吧", "桦树之家: 房间")
+    found = Places(arenas, {"桦树之家"}).workplace("Ann", {"learned": text}, "桦树之家", [])
+    assert (found.sector, found.field) == (sector, "learned" if sector else "")
+
+
 def test_the_first_field_with_a_place_counts() -> None:
     pub, cafe = "Ann works at the pub.", "Ann works at the cafe."
     assert workplace("Ann is kind.", pub, cafe)[::2] == ("The Fox and Hound Pub", "daily_plan_req")

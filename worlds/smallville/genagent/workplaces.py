@@ -3,6 +3,9 @@
 A phrase names a place if its words are words of the place's name in the same order: "the Willow
 Market" is The Willows Market and Pharmacy. Case, accents, articles and possessives do not count.
 Without one best place there is none.
+
+This is for English. In Chinese, Japanese and Korean, which do not separate words from particles, it
+is the one sector whose name occurs in the first sentence of the first description.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ _NOT_WORK = re.compile(
     r"hop(?:es|ing)|dream\w*|plan(?:s|ning)|would like|likes to (?:go|sit))\b",
     re.IGNORECASE,
 )
+_EAST_ASIAN = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _RETIRED = re.compile(r"\b(?:retired|retiree|pensioner|unemployed|jobless)\b", re.IGNORECASE)
 _RELATIVE = re.compile(
     r"\b(?:husband|wife|spouse|son|daughter|mother|father|parents?|brother|sister|friend|partner|"
@@ -88,6 +92,8 @@ class Places:
         someone = (
             re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(theirs)))})\b") if theirs else None
         )
+        if sector := self._named_in_east_asian(next(iter(texts.values()), ""), home):
+            return Workplace(sector, "", next(iter(texts)))
         for field, text in texts.items():
             for sentence in _SENTENCE.split(text):
                 if _RETIRED.search(sentence) and field == next(iter(texts)):
@@ -97,6 +103,16 @@ class Places:
                     if found:
                         return found._replace(field=field)
         return Workplace()
+
+    def _named_in_east_asian(self, text: str, home: str) -> str:
+        """The one sector in the first sentence of a text; empty if there is none, or several."""
+        first = re.split("[。！？.!?\n]", text, maxsplit=1)[0]
+        names = {
+            name.sector
+            for name in self._names
+            if not name.is_dwelling and _EAST_ASIAN.search(name.sector) and name.sector in first
+        }
+        return names.pop() if len(names) == 1 and home not in names else ""
 
     def _named(self, clause: str, home: str) -> Workplace | None:
         """The one place that a clause names; None if there is none, or several."""
