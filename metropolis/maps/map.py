@@ -91,14 +91,18 @@ class GridMap:
 
 
 def read_genagent_map(
-    directory: str | Path, renamed: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    directory: str | Path,
+    renamed: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    unnamed: list[str] | None = None,
 ) -> GridMap:
     """Read a map of the Generative Agents project (Park et al. 2023) from its `matrix` folder.
 
     `maze_meta_info.json` gives the size. `maze/*_maze.csv` give a block id for every tile, row by
     row, on one line or one line per row. `special_blocks/*_blocks.csv` name all ids except 0, which
     means empty. `renamed` has the new names of some sectors, arenas and game objects, under
-    `sector`, `arena` and `game_object`. Raises `MetropolisError` naming the file, line and field.
+    `sector`, `arena` and `game_object`. With a list `unnamed`, ids without a name also mean empty,
+    as in the project's code, and sentences that say so are added to it. Raises `MetropolisError`
+    naming the file, line and field.
     """
     new: Mapping[str, Mapping[str, str]] = defaultdict(dict, renamed)
     root = Path(directory)
@@ -123,8 +127,8 @@ def read_genagent_map(
         block: new["game_object"].get(thing, thing)
         for block, (*_, thing) in _blocks(root, "game_object", 1).items()
     }
-    arena_index, arena_names = _named(root, "arena", shape, arenas)
-    object_index, object_names = _named(root, "game_object", shape, objects)
+    arena_index, arena_names = _named(root, "arena", shape, arenas, unnamed)
+    object_index, object_names = _named(root, "game_object", shape, objects, unnamed)
     return GridMap(
         name=str(name),
         walls=_matrix(root, "collision", shape) != 0,
@@ -185,16 +189,23 @@ def _blocks(root: Path, layer: str, names_min: int) -> dict[int, list[str]]:
 
 
 def _named(
-    root: Path, layer: str, shape: tuple[int, int], names: dict[int, str]
+    root: Path,
+    layer: str,
+    shape: tuple[int, int],
+    names: dict[int, str],
+    unnamed: list[str] | None,
 ) -> tuple[Int32, tuple[str, ...]]:
     """The layer's ids as indices into the names that occur, 0 for empty, and these names."""
     ids = _matrix(root, layer, shape)
     found, index = np.unique(ids, return_inverse=True)
-    for unnamed in sorted({int(i) for i in found} - {0, *names}):
-        raise MetropolisError(
-            f"{root / 'special_blocks' / f'{layer}_blocks.csv'}: does not name the id {unnamed} of"
-            f" maze/{layer}_maze.csv; it should name every id there but 0"
+    for block in sorted({int(i) for i in found} - {0, *names}):
+        sentence = (
+            f"{root / 'special_blocks' / f'{layer}_blocks.csv'}: does not name the id {block} of"
+            f" maze/{layer}_maze.csv"
         )
+        if unnamed is None:
+            raise MetropolisError(f"{sentence}; it should name every id there but 0")
+        unnamed.append(f"{sentence}, which then means empty")
     order = ["", *sorted({names[int(i)] for i in found if int(i) in names})]
     rank = {name: i for i, name in enumerate(order)}
     table = np.array([rank[names.get(int(i), "")] for i in found], np.int32)

@@ -186,6 +186,15 @@ def test_a_simulation_that_renames_places(source: Path) -> None:
     assert "the field block_remaps is" in refused(source)
 
 
+def test_blocks_without_a_name_are_empty(source: Path) -> None:
+    path = next(source.rglob("game_object_blocks.csv"))
+    path.write_text(path.read_text().splitlines()[0])
+    output, _ = imported(source)
+    assert "does not name the id 22 of maze/game_object_maze.csv, which then means" in output
+    grid = json.loads((source.parent / "town" / "town.json").read_text())
+    assert grid["object_names"] == ["", "bed"]
+
+
 @pytest.mark.parametrize("number", [", 0", ",10"])
 def test_objects_may_have_a_number(source: Path, number: str) -> None:
     path = next(source.rglob("game_object_blocks.csv"))

@@ -83,11 +83,12 @@ def command(
     stored = find_simulation(checkout, simulation)
     meta = meta_of(stored)
     matrix, warning = (map_path, "") if map_path else find_map(checkout, meta)
-    grid = read_genagent_map(matrix, new_names(meta))
+    warnings = [warning] if warning else []
+    grid = read_genagent_map(matrix, new_names(meta), warnings)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
     people = read_genagent_people(stored, meta, grid, history or matrix.parent, preset)
     write_town(out, grid, people.profiles, people.start, people.pasts)
-    if warning:
-        click.echo(f"warning: {warning}", err=True)
     if as_json:
         click.echo(json.dumps(_as_json(out, grid, people), indent=2))
         return
