@@ -98,11 +98,11 @@ def read_genagent_map(
     """Read a map of the Generative Agents project (Park et al. 2023) from its `matrix` folder.
 
     `maze_meta_info.json` gives the size. `maze/*_maze.csv` give a block id for every tile, row by
-    row, on one line or one line per row. `special_blocks/*_blocks.csv` name all ids except 0, which
-    means empty. `renamed` has the new names of some sectors, arenas and game objects, under
-    `sector`, `arena` and `game_object`. With a list `unnamed`, ids without a name also mean empty,
-    as in the project's code, and sentences that say so are added to it. Raises `MetropolisError`
-    naming the file, line and field.
+    row, on one line or one line per row. `special_blocks/*_blocks.csv` name all ids except 0 and
+    negative ones, which mean empty. `renamed` has the new names of some sectors, arenas and game
+    objects, under `sector`, `arena` and `game_object`. With a list `unnamed`, other ids without a
+    name also mean empty, as in the project's code, and sentences that say so are added to it.
+    Raises `MetropolisError` naming the file, line and field.
     """
     new: Mapping[str, Mapping[str, str]] = defaultdict(dict, renamed)
     root = Path(directory)
@@ -158,7 +158,7 @@ def _matrix(root: Path, layer: str, shape: tuple[int, int]) -> npt.NDArray[np.in
         for column, cell in enumerate(map(str.strip, line.split(",")), 1):
             if not cell:
                 continue
-            if not _ID.fullmatch(cell):
+            if not _ID.fullmatch(cell.removeprefix("-")):
                 raise MetropolisError(
                     f"{path}, line {number}, column {column}: {cell[:40]!r} should be a block id"
                 )
@@ -198,7 +198,7 @@ def _named(
     """The layer's ids as indices into the names that occur, 0 for empty, and these names."""
     ids = _matrix(root, layer, shape)
     found, index = np.unique(ids, return_inverse=True)
-    for block in sorted({int(i) for i in found} - {0, *names}):
+    for block in sorted({int(i) for i in found if i > 0} - {*names}):
         sentence = (
             f"{root / 'special_blocks' / f'{layer}_blocks.csv'}: does not name the id {block} of"
             f" maze/{layer}_maze.csv"

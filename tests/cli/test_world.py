@@ -21,7 +21,7 @@ PEOPLE = {"Ann Ash": (2, 2), "Ben Birch": (4, 2)}
 SCRATCH = {
     "age": 40,
     "innate": "kind, curious",
-    "learned": "Somebody is a baker at Corner Cafe who likes company.",
+    "learned": "She is a baker at Corner Cafe who likes company.",
     "currently": "Somebody is planning a party at Corner Cafe.",
     "lifestyle": "Somebody goes to bed around 11pm, awakes up around 6am.",
     "living_area": "the town:Ash house:bedroom",

@@ -53,6 +53,15 @@ def test_matrices_make_a_map(one_line: bool, tmp_path: Path) -> None:
     assert map.objects.dtype == np.int32
 
 
+def test_negative_ids_mean_empty(tmp_path: Path) -> None:
+    root = matrices(tmp_path)
+    for path in (root / "maze").iterdir():
+        path.write_text(path.read_text().replace("0", "-1"))
+    map = read_genagent_map(root)
+    assert map.walls.all(), "in the collision layer they are walls, as in the project's code"
+    assert map.arenas.tolist() == [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]
+
+
 def write(file: str, text: str) -> Callable[[Path], object]:
     return lambda root: (root / file).write_text(text)
 

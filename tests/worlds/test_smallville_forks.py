@@ -150,6 +150,21 @@ def test_numbers_as_texts_and_longer_entries(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("learned", "occupation"),
+    [
+        ("Ben Birch is a baker.", "baker"),
+        ("Ben likes bread. He is an amateur sailor who sings.", "amateur sailor"),
+        ("Ben thinks that tea is a drug. Ann is a baker.", "resident"),
+        ("Ben is Ann's son.\nBen is a pupil at school.", "pupil"),
+    ],
+)
+def test_occupations(source: Path, learned: str, occupation: str) -> None:
+    scratch(source, "Ben Birch", learned=learned)
+    _, (_, ben) = imported(source)
+    assert ben.profile.occupation == occupation
+
+
+@pytest.mark.parametrize(
     ("what", "asleep"),
     [
         ("睡覺", True),

@@ -32,7 +32,11 @@ from metropolis.worlds.smallville.settings import (
 )
 from metropolis.worlds.smallville.world import START
 
-_OCCUPATION = re.compile(r"\bis an? ([^.,;]+?)(?= (?:who|at|of|in|that|with)\b|[.,;]|$)")
+_OCCUPATION = re.compile(
+    r"(?:^|(?<=[.!?;]\s)|\n)([^.!?;\n]*?)\bis an? "
+    r"([^.,;]+?)(?= (?:who|at|of|in|that|with)\b|[.,;]|$)"
+)
+"""The subject of a sentence, and what it is."""
 _SETTINGS = {
     "vision_r": "vision_tiles",
     "att_bandwidth": "attention_bandwidth",
@@ -223,12 +227,11 @@ def _person(
     habits = scratch.text("lifestyle")
     if past is None or past.day is None:  # otherwise it is the plan of one day
         habits = f"{habits} {plan}".strip()
-    found = _OCCUPATION.search(learned)
     profile = Profile(
         name=name,
         age=scratch.whole("age"),
         traits=scratch.text("innate"),
-        occupation=found[1] if found else "resident",
+        occupation=_occupation(learned, name),
         background=learned,
         habits=habits,
         goal=scratch.text("currently"),
@@ -251,6 +254,13 @@ def _person(
         stands_on=None if stands_on == files_say else stands_on,
         has_other_home=[home, room] != [*map(str.strip, living_area.split(":"))][1:3],
     )
+
+
+def _occupation(learned: str, name: str) -> str:
+    """What the first sentence "NAME is a ..." or "She is a ..." says; without one "resident"."""
+    own = {*name.split(), "He", "She", "They"}
+    found = (said[2] for said in _OCCUPATION.finditer(learned) if own.issuperset(said[1].split()))
+    return next(found, "resident")
 
 
 def _workplace(scratch: Fields, grid: GridMap) -> Workplace | None:
