@@ -98,11 +98,12 @@ def read_genagent_map(
     """Read a map of the Generative Agents project (Park et al. 2023) from its `matrix` folder.
 
     `maze_meta_info.json` gives the size. `maze/*_maze.csv` give a block id for every tile, row by
-    row, on one line or one line per row. `special_blocks/*_blocks.csv` name all ids except 0 and
-    negative ones, which mean empty. `renamed` has the new names of some sectors, arenas and game
-    objects, under `sector`, `arena` and `game_object`. With a list `unnamed`, other ids without a
-    name also mean empty, as in the project's code, and sentences that say so are added to it.
-    Raises `MetropolisError` naming the file, line and field.
+    row, on one line or one line per row; in a layer with negative ids these mean empty, and a 0 in
+    the collision layer is a wall. `special_blocks/*_blocks.csv` name all ids except 0 and negative
+    ones. `renamed` has the new names of some sectors, arenas and game objects, under `sector`,
+    `arena` and `game_object`. With a list `unnamed`, other ids without a name also mean empty, as
+    in the project's code, and sentences that say so are added to it. Raises `MetropolisError`
+    naming the file, line and field.
     """
     new: Mapping[str, Mapping[str, str]] = defaultdict(dict, renamed)
     root = Path(directory)
@@ -129,9 +130,10 @@ def read_genagent_map(
     }
     arena_index, arena_names = _named(root, "arena", shape, arenas, unnamed)
     object_index, object_names = _named(root, "game_object", shape, objects, unnamed)
+    collision = _matrix(root, "collision", shape)
     return GridMap(
         name=str(name),
-        walls=_matrix(root, "collision", shape) != 0,
+        walls=collision >= 0 if collision.min() < 0 else collision > 0,
         arenas=arena_index,
         arena_names=arena_names,
         objects=object_index,

@@ -54,11 +54,15 @@ def test_matrices_make_a_map(one_line: bool, tmp_path: Path) -> None:
 
 
 def test_negative_ids_mean_empty(tmp_path: Path) -> None:
+    """In such layers 0 is the first tile of a tile set."""
     root = matrices(tmp_path)
     for path in (root / "maze").iterdir():
         path.write_text(path.read_text().replace("0", "-1"))
+    path = root / "maze" / "collision_maze.csv"
+    ids = path.read_text().split(", ")
+    path.write_text(", ".join([*ids[:-1], "0"]))
     map = read_genagent_map(root)
-    assert map.walls.all(), "in the collision layer they are walls, as in the project's code"
+    assert np.argwhere(map.walls).tolist() == [[0, 0], [2, 3]]
     assert map.arenas.tolist() == [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]
 
 
