@@ -12,6 +12,7 @@ import pytest
 
 from metropolis.trace.importers import import_recording
 from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
 from tests.trace import recordings
 from tests.trace.recordings import dump, walkers
 
@@ -52,3 +53,13 @@ def test_people_who_take_no_part_are_ignored(write: Writer, tmp_path: Path) -> N
     assert imported.trace.meta.agents == trace.meta.agents
     assert imported.recording.surplus == ("Nobody",)
     np.testing.assert_array_equal(imported.trace.positions, trace.positions)
+
+
+def test_gaps_that_movement_does_not_have(tmp_path: Path) -> None:
+    trace = walkers(4, 3, 9)
+    root = recordings.movement(trace, recordings.environment(trace, tmp_path))
+    (root / "environment" / "5.json").unlink()
+    np.testing.assert_array_equal(import_recording(root, radius=4).trace.positions, trace.positions)
+    (root / "movement" / "3.json").unlink()
+    with pytest.raises(MetropolisError, match=r"environment/5\.json is missing"):
+        import_recording(root, radius=4)

@@ -96,13 +96,15 @@ def is_folder(path: Path) -> bool:
 def read_folder(path: Path) -> Recording:
     """Read a folder with environment/N.json, movement/N.json or both.
 
-    environment/ is used if it has at least as many steps. Without its 0.json the positions at the
-    beginning of step 0 are unknown: agents are assumed not to move in it.
+    environment/ is used if it has at least as many steps, and no gaps that movement/ does not have.
+    Without its 0.json the positions at the beginning of step 0 are unknown: agents are assumed not
+    to move in it.
     """
     root, moves, stands = _steps_in(path)
     meta = root / "reverie" / "meta.json"
     first, surplus = _first(moves, stands)
-    if stands and max(stands) >= max(moves, default=0):
+    reaches = bool(stands) and max(stands) >= max(moves, default=0)
+    if reaches and (not moves or _is_whole(stands) or not _is_whole(moves)):
         states = [
             *_with_looks(_read_steps(root / "environment", stands, _environment, first), moves)
         ]
@@ -173,6 +175,10 @@ def _numbered(folder: Path) -> dict[int, Path]:
         raise MetropolisError(
             f"{folder}: cannot be read ({error.strerror}); it should be a readable folder"
         ) from None
+
+
+def _is_whole(files: dict[int, Path]) -> bool:
+    return len(files) == max(files) + 1
 
 
 def _consecutive(steps: Iterable[int], name: Callable[[int], str]) -> range:
