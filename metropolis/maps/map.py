@@ -21,6 +21,8 @@ from metropolis.types import MetropolisError
 Int32 = npt.NDArray[np.int32]
 Tile = tuple[int, int]
 _ID = re.compile("[0-9]{1,18}")
+_WALL = 32125
+"""The project's id of walls, which alone stops its people."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +132,28 @@ def read_genagent_map(
     }
     arena_index, arena_names = _named(root, "arena", shape, arenas, unnamed)
     object_index, object_names = _named(root, "game_object", shape, objects, unnamed)
-    collision = _matrix(root, "collision", shape)
     return GridMap(
         name=str(name),
-        walls=collision >= 0 if collision.min() < 0 else collision > 0,
+        walls=_walls(root, shape),
         arenas=arena_index,
         arena_names=arena_names,
         objects=object_index,
         object_names=object_names,
     )
+
+
+def _walls(root: Path, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """The tiles with an id, or with that of the project, if all tiles have one."""
+    ids = _matrix(root, "collision", shape)
+    walls = ids >= 0 if ids.min() < 0 else ids > 0
+    if walls.all():
+        walls = ids == _WALL
+    if walls.all():
+        raise MetropolisError(
+            f"{root / 'maze' / 'collision_maze.csv'}: has a wall on every tile; free tiles should "
+            "have the id 0"
+        )
+    return walls
 
 
 def _read(path: Path) -> str:

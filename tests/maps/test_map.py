@@ -66,6 +66,19 @@ def test_negative_ids_mean_empty(tmp_path: Path) -> None:
     assert map.arenas.tolist() == [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]
 
 
+@pytest.mark.parametrize("wall", [32125, 7])
+def test_a_map_without_a_free_tile(wall: int, tmp_path: Path) -> None:
+    """Only the project's own id is a wall if all tiles have one."""
+    root = matrices(tmp_path)
+    path = root / "maze" / "collision_maze.csv"
+    path.write_text(", ".join(["32125"] + [f"{wall}"] * 11))
+    if wall == 7:
+        assert np.argwhere(read_genagent_map(root).walls).tolist() == [[0, 0]]
+        return
+    with pytest.raises(MetropolisError, match=r"collision_maze\.csv: has a wall on every tile"):
+        read_genagent_map(root)
+
+
 def write(file: str, text: str) -> Callable[[Path], object]:
     return lambda root: (root / file).write_text(text)
 

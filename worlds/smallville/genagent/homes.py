@@ -20,7 +20,6 @@ def free_tile(grid: GridMap, at: Tile) -> Tile:
     return min(
         ((x, y) for y, x in np.argwhere(free if free.any() else ~grid.walls).tolist()),
         key=lambda to: (abs(to[0] - at[0]) + abs(to[1] - at[1]), to),
-        default=at,
     )
 
 
