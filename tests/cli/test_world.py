@@ -110,7 +110,7 @@ def test_people_are_as_they_were(tmp_path: Path) -> None:
     ("field", "value", "said"),
     [
         ("age", "old", "age"),
-        ("currently", None, "currently"),
+        ("currently", 7, "currently"),
         ("age", True, "age"),
         ("learned", "half \ud800", "a lone surrogate"),
         ("daily_plan_req", ["run"], "daily_plan_req"),

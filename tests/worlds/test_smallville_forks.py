@@ -92,7 +92,7 @@ def test_a_compressed_simulation_has_no_start_tiles(source: Path) -> None:
     assert "from 2023-02-14 18:00 on" in output
     assert [of.profile.at for of in people] == [(8, 5), (2, 2)]
     scratch(source, "Ann Ash", curr_tile=None, curr_time=None)
-    assert "0.json: the tile of 'Ann Ash' is None" in refused(source, "--simulation", "day")
+    assert "0.json: has no tile of 'Ann Ash', and" in refused(source, "--simulation", "day")
 
 
 def test_first_memories_of_another_file(source: Path, tmp_path: Path) -> None:
@@ -122,10 +122,22 @@ def test_a_home_that_the_map_does_not_have(source: Path, living_area: str, room:
     assert (f"Ben Birch ({ben.profile.home}: {room})" in output) is not known
 
 
-def test_nobody_lives_outside_of_all_arenas(source: Path) -> None:
+def test_who_begins_outside_of_all_arenas_lives_in_the_nearest(source: Path) -> None:
+    scratch(source, "Ben Birch", living_area="the town:nowhere:at all")
     path = next(source.rglob("arena_maze.csv"))
-    path.write_text(", ".join(["0"] * (path.read_text().count(",") + 1)))
-    assert "the field living_area is" in refused(source)
+    ids = path.read_text().split(", ")
+    path.write_text(", ".join("0" if at % 12 < 6 else of for at, of in enumerate(ids)))
+    _, (_, ben) = imported(source)
+    assert ben.profile.home == "Corner Cafe"
+    path.write_text(", ".join(["0"] * len(ids)))
+    assert "the map has no arenas" in refused(source)
+
+
+def test_missing_texts_are_empty_and_reported(source: Path) -> None:
+    scratch(source, "Ben Birch", learned=None, currently=None, living_area=None)
+    output, (_, ben) = imported(source)
+    assert (ben.profile.background, ben.profile.goal, ben.profile.room) == ("", "", "bedroom")
+    assert "Ben Birch (learned, currently, living_area)" in output
 
 
 def test_who_stands_in_a_wall_begins_beside_it(source: Path) -> None:

@@ -111,6 +111,7 @@ def command(
             "live in another arena, since the map does not have their living_area",
             people.other_homes,
         ),
+        ("have no text in fields of scratch.json", people.missing_texts),
     ):
         if places:
             told = printable(", ".join(f"{name} ({place})" for name, place in places.items()))
@@ -163,4 +164,5 @@ def _as_json(out: Path, grid: GridMap, people: People) -> dict[str, Any]:
         "unknown_places": people.unknown_places,
         "off_walls": people.off_walls,
         "other_homes": people.other_homes,
+        "missing_texts": people.missing_texts,
     }

@@ -45,6 +45,8 @@ _SETTINGS = {
     "importance_trigger_max": "reflection_threshold",
 }
 """Field of scratch.json -> field of Settings."""
+_TEXTS = ("innate", "learned", "currently", "lifestyle", "living_area")
+"""Fields of scratch.json that the project's code lets be null."""
 _WEIGHTS = {
     "recency_w": "recency_weight",
     "relevance_w": "relevance_weight",
@@ -72,6 +74,8 @@ class People:
     """Name -> the tile at step 0, for people whose own one has a wall."""
     other_homes: dict[str, str]
     """Name -> `sector: arena`, for people whose `living_area` is not on the map."""
+    missing_texts: dict[str, str]
+    """Name -> fields of `scratch.json`, for people without a text in these."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class _Person:
     stands_on: Tile | None
     """The tile on which the person stands, if that of the files has a wall."""
     has_other_home: bool
+    missing: tuple[str, ...]
+    """Texts that the file does not have."""
 
 
 def read_genagent_people(
@@ -146,6 +152,7 @@ def read_genagent_people(
             for of in people
             if of.has_other_home
         },
+        {of.profile.name: ", ".join(of.missing) for of in people if of.missing},
     )
 
 
@@ -184,6 +191,11 @@ def _start_tile(start: Any, name: str, path: Path, scratch: Fields, grid: GridMa
     """The tile of `environment/0.json`; if it has none, that of `scratch.json`."""
     if start is None and scratch.content.get("curr_tile") is not None:
         x, y = scratch.tile("curr_tile")
+    elif start is None:
+        raise MetropolisError(
+            f"{path}: has no tile of {name!r}, and {scratch.place} no curr_tile; one of them should "
+            "say where the person begins"
+        )
     else:
         x, y = (start.get("x"), start.get("y")) if isinstance(start, dict) else (None, None)
     if type(x) is not int or type(y) is not int:
@@ -213,28 +225,29 @@ def _person(
     memories = read_memories(root / "associative_memory" / "nodes.json", start)
     places, unknown = _places(root / "spatial_memory.json", atlas)
     past = past_of(name, scratch, memories, places, atlas.grid, start)
-    learned, living_area = scratch.text("learned"), scratch.text("living_area")
+    texts = {of: scratch.text(of) if scratch.content.get(of) is not None else "" for of in _TEXTS}
+    learned, living_area = texts["learned"], texts["living_area"]
     begin = _start_tile(begins, name, starts_file, scratch, atlas.grid)
     at = free_tile(atlas.grid, begin)
     own = home_of(living_area, atlas, at)
     if not own:
         raise MetropolisError(
-            f"{path}: the field living_area is {living_area!r}, and {name} begins on {at}, outside "
-            "of all arenas; one of them should be in an arena of the map (world:sector:arena)"
+            f"{path}: the field living_area is {living_area!r}; the map has no arenas, and should "
+            "have some"
         )
     home, _, room = own.partition(": ")
     plan = scratch.text("daily_plan_req") if scratch.content.get("daily_plan_req") else ""
-    habits = scratch.text("lifestyle")
+    habits = texts["lifestyle"]
     if past is None or past.day is None:  # otherwise it is the plan of one day
         habits = f"{habits} {plan}".strip()
     profile = Profile(
         name=name,
         age=scratch.whole("age"),
-        traits=scratch.text("innate"),
+        traits=texts["innate"],
         occupation=_occupation(learned, name),
         background=learned,
         habits=habits,
-        goal=scratch.text("currently"),
+        goal=texts["currently"],
         home=home,
         room=room,
         at=at,
@@ -252,6 +265,7 @@ def _person(
         past,
         unknown,
         stands_on=None if stands_on == files_say else stands_on,
+        missing=tuple(of for of in _TEXTS if scratch.content.get(of) is None),
         has_other_home=[home, room] != [*map(str.strip, living_area.split(":"))][1:3],
     )
 
