@@ -193,8 +193,8 @@ def _start_tile(start: Any, name: str, path: Path, scratch: Fields, grid: GridMa
         x, y = scratch.tile("curr_tile")
     elif start is None:
         raise MetropolisError(
-            f"{path}: has no tile of {name!r}, and {scratch.place} no curr_tile; one of them should "
-            "say where the person begins"
+            f"{path}: has no tile of {name!r}, and {scratch.place} no curr_tile; one of them "
+            "should say where the person begins"
         )
     else:
         x, y = (start.get("x"), start.get("y")) if isinstance(start, dict) else (None, None)
