@@ -346,6 +346,14 @@ def test_a_schedule_covers_the_day(entries: list[tuple[str, int]]) -> None:
     assert not tasks or (tasks[0].start_s, tasks[-1].end_s) == (0, DAY_S)
 
 
+def test_names_in_texts_without_spaces() -> None:
+    texts = ["我和Ben Birch是室友。太后是我的母亲。", "Ann likes Eveline."]
+    assert relations_of("Ann Ash", texts, [], ["Ben Birch", "太后", "Eve Elm"]) == {
+        "Ben Birch": "我和Ben Birch是室友。",
+        "太后": "太后是我的母亲。",
+    }
+
+
 def test_relations_are_sentences_that_name_the_other() -> None:
     texts = ["Ann is a baker. Ann lives with her cousin, Ben Birch.", "Cy owes her money."]
     thoughts = [

@@ -29,6 +29,8 @@ from metropolis.worlds.smallville.world import SLEEPING, Doing
 KINDS = ("event", "thought", "chat")
 _CREATED = "%Y-%m-%d %H:%M:%S"
 _NODE = re.compile(r"node_(\d{1,18})", re.ASCII)
+_LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+"""A letter of a script with spaces between words, so not Chinese, Japanese and Korean."""
 _DETAILED = re.compile(r"(.+?) \((.+)\)", re.DOTALL)
 """An entry of a schedule and the task in it."""
 
@@ -236,13 +238,19 @@ def relations_of(
     does, or the last conversation.
     """
     first_names = [other.split()[0] for other in (*others, name)]
-    sentences = [part for text in texts for part in re.split(r"(?<=[.!?])\s+|\n+", text) if part]
+    sentences = [
+        part
+        for text in texts
+        for part in re.split(r"(?<=[.!?])\s+|(?<=[。！？])|\n+", text)
+        if part
+    ]
     relations = {}
     for other in others:
         called = [other]
         if first_names.count(other.split()[0]) == 1:
             called.append(other.split()[0])
-        names = re.compile(rf"\b(?:{'|'.join(map(re.escape, called))})\b")
+        either = "|".join(map(re.escape, called))
+        names = re.compile(rf"(?<!{_LETTER})(?:{either})(?!{_LETTER})")
         newest = [node.text for node in reversed(memories) if node.kind == "thought"]
         newest += [node.text for node in reversed(memories) if node.kind == "chat"]
         found = next((text for text in (*sentences, *newest) if names.search(text)), None)
