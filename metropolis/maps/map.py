@@ -63,6 +63,14 @@ class GridMap:
         caption = "Walls grey, named places in colour."
         return card("map", self.name, facts, [figure(self.drawing(), caption)])
 
+    def free_tile(self, at: Tile) -> Tile:
+        """The tile itself if it is free, else the nearest free one, of the same arena if any."""
+        x, y = at
+        if not self.walls[y, x]:
+            return at
+        free = ~self.walls & (self.arenas == self.arenas[y, x])
+        return nearest(free if free.any() else ~self.walls, at)
+
     def walk(
         self, start: Iterable[float], goal: Iterable[float], longest: float = math.inf
     ) -> list[Tile] | None:
@@ -90,6 +98,14 @@ class GridMap:
             path.append(target)
             target = came_from[target]
         return path[::-1]
+
+
+def nearest(among: npt.NDArray[np.bool_], at: Tile) -> Tile:
+    """The tile of `among` with the shortest way to `at`, walls or not. There should be one."""
+    return min(
+        ((x, y) for y, x in np.argwhere(among).tolist()),
+        key=lambda to: (abs(to[0] - at[0]) + abs(to[1] - at[1]), to),
+    )
 
 
 def read_genagent_map(

@@ -152,7 +152,9 @@ def validate_reach(
         )
 
 
-def validate_positions(positions: Float32, map: GridMap | None, place: Place) -> None:
+def validate_positions(
+    positions: Float32, map: GridMap | None, place: Place, advice: str = ""
+) -> None:
     """Check that all positions are finite, and on a walkable tile of `map`."""
     if (bad := _first(~np.isfinite(positions).all(axis=2))) is not None:
         field = "y" if np.isfinite(positions[bad][0]) else "x"
@@ -171,7 +173,7 @@ def validate_positions(positions: Float32, map: GridMap | None, place: Place) ->
     if (bad := _first(map.walls[index[..., 1], index[..., 0]])) is not None:
         raise MetropolisError(
             f"{place(*bad)}: x, y = {format_position(positions[bad])} is a wall of the map;"
-            " an agent should stand on a walkable tile"
+            f" an agent should stand on a walkable tile{advice}"
         )
 
 

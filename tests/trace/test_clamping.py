@@ -77,6 +77,18 @@ def test_clamping_goes_round_walls(tmp_path: Path) -> None:
         import_recording(path, map=map, velocity=1, jumps="clamp")
 
 
+def test_who_stands_on_a_wall_stands_beside_it(tmp_path: Path) -> None:
+    map = open_map(6, 6)
+    map.walls[1:3, 2] = True
+    track = [[1, 1], [2, 1], [2, 2], [2, 3], [2, 3]]
+    path = dump(tmp_path / "walk.json", {"positions": {"Ada": track}, "perception_radius": 4})
+    with pytest.raises(MetropolisError, match=r"is a wall of the map; .*; with --jumps clamp"):
+        import_recording(path, map=map, velocity=1)
+    imported = import_recording(path, map=map, velocity=1, jumps="clamp")
+    assert imported.trace.positions[:, 0].tolist() == [[1, 1], [1, 1], [1, 2], [2, 3], [2, 3]]
+    assert imported.clamped == 2
+
+
 def test_a_leap_across_the_world_takes_no_more_room_than_a_short_one(tmp_path: Path) -> None:
     path = dump(tmp_path / "leap.json", {"Ada": [[0, 0]] + [[-(10**12), 7]] * 5})
     positions = import_recording(path, radius=2, velocity=2, jumps="clamp").trace.positions

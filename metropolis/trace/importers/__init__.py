@@ -16,7 +16,7 @@ import numpy as np
 
 from metropolis.maps.map import GridMap
 from metropolis.trace.importers import genagent, positions
-from metropolis.trace.importers.clamp import clamp
+from metropolis.trace.importers.clamp import clamp, off_walls
 from metropolis.trace.importers.files import read_json
 from metropolis.trace.importers.recording import MIDNIGHT, Recording
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
@@ -118,14 +118,18 @@ def import_recording(
     place = place_in(path, meta.agents)
     with np.errstate(over="ignore"):  # overflow yields infinity, which is refused below
         tracks: Float32 = recording.positions.astype(np.float32)
-    validate_positions(tracks, map, place)
+    recorded = tracks
+    if jumps == "clamp" and map is not None:
+        tracks = off_walls(tracks, map)
+    advice = "" if jumps == "clamp" else "; with --jumps clamp it stands on the nearest such tile"
+    validate_positions(tracks, map, place, advice)
     moving = replace(meta, metric=recording.movement_metric or metric)
-    clamped = 0
     if jumps == "clamp":
-        tracks, clamped = clamp(tracks, moving, path)
+        tracks = clamp(tracks, moving, path)
     else:
         advice = "; with --jumps clamp the agent walks along its recorded track"
         validate_moves(tracks, moving, place, advice)
+    clamped = int((tracks != recorded).any(axis=2).sum())
     trace = Trace(meta, tracks, Calls.empty(), shown=recording.shown)
     validate(trace, path)
     return Import(trace, replace(recording, positions=tracks), clamped)

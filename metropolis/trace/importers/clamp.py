@@ -15,8 +15,8 @@ from metropolis.trace.validate import displacement, jumps
 from metropolis.types import MetropolisError
 
 
-def clamp(positions: Float32, meta: TraceMeta, path: object) -> tuple[Float32, int]:
-    """Positions without jumps, and the number of agent-steps that differ from the recording.
+def clamp(positions: Float32, meta: TraceMeta, path: object) -> Float32:
+    """Positions without jumps.
 
     `meta.metric` measures moves. After a jump the agent follows its recorded track at
     `max_velocity`, without loops, until it has caught up. Between tiles it walks 4-neighbour steps,
@@ -31,7 +31,19 @@ def clamp(positions: Float32, meta: TraceMeta, path: object) -> tuple[Float32, i
             repaired[:, agent] = _walk(track, int(meta.max_velocity), meta.map, place)
         else:
             repaired[:, agent] = _pursue(track, meta)
-    return repaired, int((repaired != positions).any(axis=2).sum())
+    return repaired
+
+
+def off_walls(positions: Float32, map: GridMap) -> Float32:
+    """Positions with the nearest free tile for those on a wall of the map."""
+    tiles = np.floor(positions.astype(np.float64) + 0.5)
+    inside = np.all((tiles >= 0) & (tiles < (map.width, map.height)), axis=2)
+    x, y = np.where(inside[..., np.newaxis], tiles, 0).astype(np.intp).transpose(2, 0, 1)
+    on_wall = inside & map.walls[y, x]
+    moved = positions.copy()
+    for tile in {(int(x[at]), int(y[at])) for at in zip(*np.nonzero(on_wall), strict=True)}:
+        moved[on_wall & (x == tile[0]) & (y == tile[1])] = map.free_tile(tile)
+    return moved
 
 
 def _walk(track: Float32, velocity: int, map: GridMap | None, place: str) -> npt.NDArray[np.int64]:

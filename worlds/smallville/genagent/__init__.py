@@ -10,7 +10,7 @@ simulation's ``maze_name`` if there is such a folder), the agents' initial memor
     people.py      profiles, settings, and where the people are
     mind.py        what they remember, have planned and are doing
     workplaces.py  where they work, found in the sentences that describe them
-    homes.py       homes and start tiles that the map does not have
+    homes.py       where they live
     files.py       JSON files and their errors
 """
 

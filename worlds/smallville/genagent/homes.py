@@ -1,24 +1,9 @@
-"""Where imported people live and stand, if the files name a place that the map does not have."""
+"""Where imported people live, also if the files name a place that the map does not have."""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-from metropolis.maps.map import GridMap
+from metropolis.maps.map import nearest
 from metropolis.worlds.smallville.geography import Atlas, Tile
-
-
-def free_tile(grid: GridMap, at: Tile) -> Tile:
-    """The tile itself if it is free, else the nearest free one, of the same arena if there is one.
-
-    The project's people can stand on a wall.
-    """
-    if not grid.walls[at[1], at[0]]:
-        return at
-    within = grid.arenas == grid.arenas[at[1], at[0]]
-    free = ~grid.walls & within
-    return _nearest(free if free.any() else ~grid.walls, at)
 
 
 def home_of(living_area: str, atlas: Atlas, at: Tile) -> str:
@@ -37,11 +22,4 @@ def home_of(living_area: str, atlas: Atlas, at: Tile) -> str:
     if rooms and here not in rooms:
         return min(rooms, key=lambda room: (not atlas.tiles(f"{room}: bed"), room))
     inside = (grid.arenas > 0) & ~grid.walls
-    return here or (atlas.arena(_nearest(inside, at)) if inside.any() else "")
-
-
-def _nearest(among: npt.NDArray[np.bool_], at: Tile) -> Tile:
-    return min(
-        ((x, y) for y, x in np.argwhere(among).tolist()),
-        key=lambda to: (abs(to[0] - at[0]) + abs(to[1] - at[1]), to),
-    )
+    return here or (atlas.arena(nearest(inside, at)) if inside.any() else "")

@@ -18,7 +18,6 @@ from metropolis.names import cut
 from metropolis.trace.importers.genagent_times import CLOCK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, number_of, read_object
-from metropolis.worlds.smallville.genagent.homes import free_tile
 from metropolis.worlds.smallville.geography import Tile
 from metropolis.worlds.smallville.memory import IDLE, Node, created
 from metropolis.worlds.smallville.past import Past
@@ -116,7 +115,7 @@ def past_of(
     if abs(_moment(scratch, "curr_time", CLOCK) - now) > timedelta(hours=1):
         raise scratch.wrong("curr_time", f"the time of the simulation (reverie/meta.json), {now}")
     now_s = round((now - _midnight(now)).total_seconds())
-    at = free_tile(grid, _tile(scratch, "curr_tile", grid))
+    at = grid.free_tile(_tile(scratch, "curr_tile", grid))
     activity, doing = _activity(scratch, grid, now, at)
     return replace(
         past,
@@ -189,7 +188,7 @@ def _activity(
         if not isinstance(way, list):
             raise scratch.wrong("planned_path", "a list of tiles")
         end = _tile(Fields({"planned_path": way[-1]}, scratch.place), "planned_path", grid)
-        goal = free_tile(grid, end)
+        goal = grid.free_tile(end)
     place = grid.arena_names[grid.arenas[goal[1], goal[0]]]
     named = scratch.text("act_address").split(":")[3:]  # <random> is any tile of the arena
     thing = named[0] if named and named[0] in grid.object_names else ""

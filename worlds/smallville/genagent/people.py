@@ -17,7 +17,7 @@ from metropolis.trace.importers.genagent import NO_BREAK
 from metropolis.trace.importers.genagent_times import CLOCK, DATE
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
-from metropolis.worlds.smallville.genagent.homes import free_tile, home_of
+from metropolis.worlds.smallville.genagent.homes import home_of
 from metropolis.worlds.smallville.genagent.mind import past_of, read_memories, relations_of
 from metropolis.worlds.smallville.genagent.workplaces import Places, Workplace
 from metropolis.worlds.smallville.geography import Atlas, Tile
@@ -228,7 +228,7 @@ def _person(
     texts = {of: scratch.text(of) if scratch.content.get(of) is not None else "" for of in _TEXTS}
     learned, living_area = texts["learned"], texts["living_area"]
     begin = _start_tile(begins, name, starts_file, scratch, atlas.grid)
-    at = free_tile(atlas.grid, begin)
+    at = atlas.grid.free_tile(begin)
     own = home_of(living_area, atlas, at)
     if not own:
         raise MetropolisError(
