@@ -95,6 +95,17 @@ def test_a_compressed_simulation_has_no_start_tiles(source: Path) -> None:
     assert "0.json: has no tile of 'Ann Ash', and" in refused(source, "--simulation", "day")
 
 
+def test_people_without_a_folder_are_named(source: Path) -> None:
+    meta(source, persona_names=["Ann Ash", "Cy Cole"])
+    assert "the field persona_names holds 'Cy Cole'; " in refused(source)
+
+
+def test_files_may_begin_with_a_byte_order_mark(source: Path) -> None:
+    for path in (source / STORED).rglob("*.json"):
+        path.write_text(path.read_text(), "utf-8-sig")
+    imported(source)
+
+
 def test_first_memories_of_another_file(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     path.write_text("Name,Whisper\nBen Birch,You like chess\n")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metropolis.names import cut, is_folder_name
+from metropolis.names import is_folder_name
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
 
@@ -103,5 +103,5 @@ def _folders_with(checkout: Path, name: str) -> Iterator[Path]:
 
 def _listed(checkout: Path, paths: Sequence[Path]) -> str:
     names = [os.path.relpath(path, checkout) for path in paths]
-    shown = ", ".join(map(cut, names[:20])) or "it has none"
+    shown = ", ".join(map(repr, names[:20])) or "it has none"
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown

@@ -16,12 +16,12 @@ NUMBER_MAX = 10**9
 def read_object(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file. Raises MetropolisError, which names the file."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise MetropolisError(
-            f"{path}: cannot be read ({reason}); name a checkout of Generative Agents, and with "
-            "--simulation one of its stored simulations"
+            f"{path}: cannot be read ({reason}); it should be a JSON file of a simulation of "
+            "Generative Agents"
         ) from None
     if not isinstance(content, dict):
         raise MetropolisError(f"{path}: should be a JSON object")

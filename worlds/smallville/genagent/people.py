@@ -169,6 +169,11 @@ def _names(stored: Path, meta: Fields) -> list[str]:
     for name in names:
         if not isinstance(name, str) or not is_folder_name(name.replace(NO_BREAK, " ")):
             raise MetropolisError(f"{field} holds {name!r}; it should hold names of people")
+        if not (stored / "personas" / name).is_dir():
+            raise MetropolisError(
+                f"{field} holds {name!r}; {stored / 'personas'} has no folder of this name, and "
+                "should have one for each person"
+            )
     for name, count in Counter(name.replace(NO_BREAK, " ") for name in names).items():
         if count > 1:
             raise MetropolisError(f"{field} holds {name!r} twice")
