@@ -231,10 +231,10 @@ def _named(
     """The layer's ids as indices into the names that occur, 0 for empty, and these names."""
     ids = _matrix(root, layer, shape)
     found, index = np.unique(ids, return_inverse=True)
-    for block in sorted({int(i) for i in found if i > 0} - {*names}):
+    if missing := sorted({int(i) for i in found if i > 0} - {*names}):
         sentence = (
-            f"{root / 'special_blocks' / f'{layer}_blocks.csv'}: does not name the id {block} of"
-            f" maze/{layer}_maze.csv"
+            f"{root / 'special_blocks' / f'{layer}_blocks.csv'}: does not name the id "
+            f"{', '.join(map(str, missing))} of maze/{layer}_maze.csv"
         )
         if unnamed is None:
             raise MetropolisError(f"{sentence}; it should name every id there but 0")
