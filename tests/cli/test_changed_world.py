@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from metropolis.world.scenario import files_sha256
 from tests.cli.conftest import Run, summary
+from tests.cli.test_world import checkout
 
 CHANGED = "has changed since the run in mine began"
 
@@ -44,3 +47,13 @@ def test_a_run_without_agents_is_resumed_without_agents(run: Run) -> None:
     resumed = summary(run, "resume", "mine", "--steps", "12", "--quiet")
     assert resumed["history_sha256"] == whole["history_sha256"]
     assert run("resume", "mine", "--verify", "--quiet")[0] == 0
+
+
+def test_a_folder_is_found_from_another_directory(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = checkout(Path("source"))
+    assert run("world", "import-genagent", f"{source}", "--out", "town")[0] == 0
+    run("town", "--steps", "4", "--out", "mine", "--quiet")
+    monkeypatch.chdir(source)
+    assert run("show", "../mine", "--agent", "Ann Ash")[0] == 0
