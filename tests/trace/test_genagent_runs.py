@@ -63,3 +63,13 @@ def test_gaps_that_movement_does_not_have(tmp_path: Path) -> None:
     (root / "movement" / "3.json").unlink()
     with pytest.raises(MetropolisError, match=r"environment/5\.json is missing"):
         import_recording(root, radius=4)
+
+
+def test_the_radius_is_the_largest_of_the_people(tmp_path: Path) -> None:
+    root = recordings.environment(walkers(4, 3, 9), tmp_path)
+    with pytest.raises(MetropolisError, match="has no perception radius"):
+        import_recording(root)
+    for name, scratch in (("a", {"vision_r": 8}), ("b", {"vision_r": 5}), ("c", [])):
+        dump(root / "personas" / name / "bootstrap_memory" / "scratch.json", scratch)
+    assert import_recording(root).trace.meta.perception_radius == 8
+    assert import_recording(root, radius=3).trace.meta.perception_radius == 3

@@ -13,6 +13,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -311,6 +312,7 @@ def _recording(
         positions=positions,
         name=name,
         source=f"Generative Agents run {name}",
+        radius=_radius(root),
         velocity=VELOCITY,
         movement_metric="manhattan",
         start=start,
@@ -318,6 +320,16 @@ def _recording(
         shown=tuple(_changes(states)) or None,
         surplus=tuple(map(_name, surplus)),
     )
+
+
+def _radius(root: Path) -> float | None:
+    """The largest `vision_r` of the people; None: no readable `scratch.json` has one."""
+    radii: list[float] = []
+    for path in sorted(root.glob("personas/*/bootstrap_memory/scratch.json")):
+        with suppress(MetropolisError, KeyError, TypeError, OverflowError):
+            radius = read_json(path)["vision_r"]
+            radii += [float(radius)] if type(radius) in (int, float) else []
+    return max(radii, default=None)
 
 
 def _changes(states: list[_States]) -> Iterator[Shown]:
