@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from metropolis.llm.model_choice import ModelChoice
 from metropolis.plan.machine import LoadingTime, Machine
-from metropolis.plan.society.allocation import Models, even_splits
+from metropolis.plan.society.allocation import Models, even_splits, neighbours
 from metropolis.plan.society.estimate import Estimate
 from metropolis.plan.society.fleet import Phase
 from metropolis.plan.society.judge import Judge, stretches
 from metropolis.plan.society.phases import first_steps, work_s
-from metropolis.plan.society.search import plan_society
+from metropolis.plan.society.search import _judged_path, plan_society
 from metropolis.trace.schema import Calls, Trace
 from metropolis.types import MetropolisError
 from tests.small_traces import small_trace
@@ -71,6 +71,20 @@ def test_a_plan_changes_where_the_mix_changes_if_loading_pays() -> None:
     assert second[1] is None
     slow = LoadingTime(least_s=1e5, most_s=1e5)
     assert plan_society(trace, Machine(4, loading=slow), phases=2).changing is None
+
+
+def test_changes_that_do_not_pay_are_left_out() -> None:
+    trace = society(3)
+    machine = Machine(4, loading=LoadingTime(least_s=1e4, most_s=1e4))
+    models = Models(machine, ("chatglm3-6b", "vicuna-13b"))
+    even = even_splits(models)[0]
+    other = next(each for each in neighbours(models, even, (True, True)) if all(each))
+    judge = Judge(trace, models, "versioned", lambda _: None)
+    path = [Phase(0, even), Phase(8, other), Phase(16, even)]
+    found = _judged_path(judge, stretches(trace, models, [0, 8, 16]), path)
+    assert found.phases == (path[0], path[2])
+    assert found.makespan_sim_s == judge.day(path[:1]).makespan_sim_s
+    assert judge.day(path).makespan_sim_s > found.makespan_sim_s + 1e4
 
 
 def test_phases_begin_where_the_mix_changes() -> None:

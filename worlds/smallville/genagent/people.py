@@ -364,8 +364,9 @@ def _history(path: Path, people: int) -> dict[str, tuple[str, ...]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = [row for row in csv.reader(file) if len(row) > 1]
     except (OSError, ValueError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise MetropolisError(
-            f"{path}: cannot be read ({error}); it should be a CSV file of names and facts"
+            f"{path}: cannot be read ({reason}); it should be a CSV file of names and facts"
         ) from None
     return {
         name.strip(): tuple(fact.strip() for fact in ";".join(facts).split(";") if fact.strip())
