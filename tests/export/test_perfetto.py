@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.cli.export import command
+from metropolis.cli.replay import command as replay
 from metropolis.export.layout import rows_without_overlap
 from metropolis.export.perfetto import Lane, write_perfetto
 from metropolis.runtime.live.configuration import LIVE_MODES
@@ -24,7 +25,9 @@ from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
 from metropolis.timeline.derived import progress_of, sum_over_time
 from metropolis.timeline.format import Meta
 from metropolis.timeline.reader import read_timeline
+from metropolis.trace.parquet import write_trace
 from tests.export.trace_checks import Event, check_trace
+from tests.small_traces import small_trace
 from tests.timeline.recorded_runs import STEPS, simulation
 
 ODD = st.text(st.characters(exclude_categories=()), max_size=8)
@@ -272,3 +275,14 @@ def test_the_command_writes_runs_and_says_what_is_wrong(tmp_path: Path) -> None:
     ):
         failed = CliRunner().invoke(command, ["perfetto", str(bad), "--out", str(out)])
         assert words in f"{failed.exception}"
+
+
+def test_a_recorded_replay_has_its_modes_side_by_side(tmp_path: Path) -> None:
+    source, folder = tmp_path / "in.parquet", tmp_path / "replayed"
+    write_trace(small_trace(5, agents=4, steps=6, edge=6, radius=2), source)
+    arguments = [f"{source}", "--modes", "lockstep,oracle", "--record", f"{folder}"]
+    assert CliRunner().invoke(replay, arguments).exit_code == 0
+    assert CliRunner().invoke(command, ["perfetto", f"{folder}"]).exit_code == 0
+    events = check_trace(gzip.decompress((folder / "perfetto.json.gz").read_bytes()))
+    named = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    assert {name.partition(":")[0] for name in named} == {"lockstep", "oracle"}
