@@ -39,7 +39,7 @@ from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
-from metropolis.world.scenario import Scenario, files_sha256, make_scenario, scenario_names
+from metropolis.world.scenario import Scenario, files_sha256, is_folder_of_world, make_scenario
 from metropolis.world.scenario_options import parse_options
 from metropolis.world.user_code import file_of, names_file
 
@@ -383,8 +383,7 @@ def refuse_ineffective(options: RunOptions, given: Container[str]) -> None:
 
 def absolute_name(world: str) -> str:
     """Make `world` absolute if it is a path: a run may be resumed from another directory."""
-    is_folder = world not in scenario_names() and Path(world).is_dir()
-    if ".py" not in world and "/" not in world and not is_folder:
+    if ".py" not in world and "/" not in world and not is_folder_of_world(world):
         return world
     path, mark, function = world.rpartition(".py") if ".py" in world else (world, "", "")
     return f"{Path(path).resolve()}{mark}{function}"

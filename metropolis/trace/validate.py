@@ -152,6 +152,16 @@ def validate_reach(
         )
 
 
+def tiles_on(
+    positions: Float32, map: GridMap
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """The tiles of `positions`, and whether each is on the map; (0, 0) for one that is not."""
+    tiles = np.floor(positions.astype(np.float64) + 0.5)
+    inside = np.all((tiles >= 0) & (tiles < (map.width, map.height)), axis=2)
+    tiles[~inside] = 0
+    return tiles.astype(np.intp), inside
+
+
 def validate_positions(
     positions: Float32, map: GridMap | None, place: Place, advice: str = ""
 ) -> None:
@@ -162,15 +172,13 @@ def validate_positions(
         raise MetropolisError(f"{place(*bad)}: {field} is {value}; it should be a finite number")
     if map is None:
         return
-    tile = np.floor(positions.astype(np.float64) + 0.5)
-    inside = (tile >= 0).all(axis=-1) & (tile < (map.width, map.height)).all(axis=-1)
+    tiles, inside = tiles_on(positions, map)
     if (bad := _first(~inside)) is not None:
         raise MetropolisError(
             f"{place(*bad)}: x, y = {format_position(positions[bad])} lies outside the map;"
             f" x should be 0 to {map.width - 1} and y 0 to {map.height - 1}"
         )
-    index = tile.astype(np.intp)
-    if (bad := _first(map.walls[index[..., 1], index[..., 0]])) is not None:
+    if (bad := _first(map.walls[tiles[..., 1], tiles[..., 0]])) is not None:
         raise MetropolisError(
             f"{place(*bad)}: x, y = {format_position(positions[bad])} is a wall of the map;"
             f" an agent should stand on a walkable tile{advice}"

@@ -129,6 +129,11 @@ def make_scenario(
     return scenario
 
 
+def is_folder_of_world(name: str) -> bool:
+    """Whether the world `name` is a folder; installed worlds take precedence."""
+    return name not in scenario_names() and Path(name).is_dir()
+
+
 def files_sha256(name: str) -> str | None:
     """A hash of the file or of the folder that the world `name` is made from.
 
@@ -137,7 +142,7 @@ def files_sha256(name: str) -> str | None:
     """
     if names_file(name):
         files = [file_of(name)]
-    elif name not in scenario_names() and Path(name).is_dir():
+    elif is_folder_of_world(name):
         files = sorted(path for path in Path(name).iterdir() if path.is_file())
     else:
         return None

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from metropolis import Client, MetropolisError, Simulation, make_scenario
-from metropolis.llm.backends.scripted import Scripted
+from metropolis import MetropolisError, make_scenario
 from metropolis.worlds.smallville.resident import Resident
-from tests.cli.test_world import checkout, run_import
+from tests.cli.test_world import checkout, run_import, runs_in_both_modes
 from tests.worlds.test_smallville_importing import STOPPED
 
 STORED = "environment/frontend_server/storage/base_the_ville_n25"
@@ -43,13 +42,7 @@ def imported(source: Path, *words: str) -> tuple[str, list[Resident]]:
     shutil.rmtree(out, ignore_errors=True)
     result = run_import(source, out, *words)
     assert result.exit_code == 0, result.output
-    histories = set()
-    for mode in ("lockstep", "out_of_order"):
-        scenario = make_scenario(str(out))
-        client = Client(Scripted(scenario.author))
-        run = Simulation(scenario.world, scenario.agents, client, mode=mode).run(60)
-        histories.add(run.history_sha256)
-    assert len(histories) == 1
+    runs_in_both_modes(out, 60)
     return result.output, make_scenario(str(out)).agents
 
 

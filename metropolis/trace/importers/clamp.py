@@ -11,7 +11,7 @@ import numpy.typing as npt
 from metropolis.maps.map import GridMap, Tile
 from metropolis.names import cut
 from metropolis.trace.schema import Float32, TraceMeta
-from metropolis.trace.validate import displacement, jumps
+from metropolis.trace.validate import displacement, jumps, tiles_on
 from metropolis.types import MetropolisError
 
 
@@ -36,9 +36,8 @@ def clamp(positions: Float32, meta: TraceMeta, path: object) -> Float32:
 
 def off_walls(positions: Float32, map: GridMap) -> Float32:
     """Positions with the nearest free tile for those on a wall of the map."""
-    tiles = np.floor(positions.astype(np.float64) + 0.5)
-    inside = np.all((tiles >= 0) & (tiles < (map.width, map.height)), axis=2)
-    x, y = np.where(inside[..., np.newaxis], tiles, 0).astype(np.intp).transpose(2, 0, 1)
+    tiles, inside = tiles_on(positions, map)
+    x, y = tiles.transpose(2, 0, 1)
     on_wall = inside & map.walls[y, x]
     moved = positions.copy()
     for tile in {(int(x[at]), int(y[at])) for at in zip(*np.nonzero(on_wall), strict=True)}:

@@ -6,17 +6,23 @@ from metropolis.maps.map import nearest
 from metropolis.worlds.smallville.geography import Atlas, Tile
 
 
+def stated_home(living_area: str) -> str:
+    """`sector: arena` of `world:sector:arena`; what it lacks is empty."""
+    sector, arena = [*map(str.strip, living_area.split(":")), "", ""][1:3]
+    return f"{sector}: {arena}"
+
+
 def home_of(living_area: str, atlas: Atlas, at: Tile) -> str:
     """The arena of `world:sector:arena`, as `sector: arena`; empty if the map has no arenas.
 
     Without this arena, of the sector the arena of the tile `at`, else one with a bed, else any.
     Without this sector the arena of `at`, or the nearest one.
     """
-    sector, arena = [*map(str.strip, living_area.split(":")), "", ""][1:3]
-    grid = atlas.grid
+    stated, grid = stated_home(living_area), atlas.grid
     known = [name for name in grid.arena_names if name]
-    if f"{sector}: {arena}" in known:
-        return f"{sector}: {arena}"
+    if stated in known:
+        return stated
+    sector, _, _ = stated.partition(": ")
     rooms = [name for name in known if name.startswith(f"{sector}: ")]
     here = atlas.arena(at)
     if rooms and here not in rooms:

@@ -18,6 +18,7 @@ from metropolis.names import cut
 from metropolis.trace.importers.genagent_times import CLOCK
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, number_of, read_object
+from metropolis.worlds.smallville.genagent.workplaces import EAST_ASIAN
 from metropolis.worlds.smallville.geography import Tile
 from metropolis.worlds.smallville.memory import IDLE, Node, created
 from metropolis.worlds.smallville.past import Past
@@ -28,7 +29,7 @@ from metropolis.worlds.smallville.world import SLEEPING, Doing
 KINDS = ("event", "thought", "chat")
 _CREATED = "%Y-%m-%d %H:%M:%S"
 _NODE = re.compile(r"node_(\d{1,18})", re.ASCII)
-_LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+_LETTER = rf"[^\W{EAST_ASIAN}]"
 """A letter of a script with spaces between words, so not Chinese, Japanese and Korean."""
 _DETAILED = re.compile(r"(.+?) \((.+)\)", re.DOTALL)
 """An entry of a schedule and the task in it."""
@@ -115,7 +116,7 @@ def past_of(
     if abs(_moment(scratch, "curr_time", CLOCK) - now) > timedelta(hours=1):
         raise scratch.wrong("curr_time", f"the time of the simulation (reverie/meta.json), {now}")
     now_s = round((now - _midnight(now)).total_seconds())
-    at = grid.free_tile(_tile(scratch, "curr_tile", grid))
+    at = grid.free_tile(map_tile(scratch, "curr_tile", grid))
     activity, doing = _activity(scratch, grid, now, at)
     return replace(
         past,
@@ -187,7 +188,7 @@ def _activity(
     if way := scratch.content.get("planned_path"):
         if not isinstance(way, list):
             raise scratch.wrong("planned_path", "a list of tiles")
-        end = _tile(Fields({"planned_path": way[-1]}, scratch.place), "planned_path", grid)
+        end = map_tile(Fields({"planned_path": way[-1]}, scratch.place), "planned_path", grid)
         goal = grid.free_tile(end)
     place = grid.arena_names[grid.arenas[goal[1], goal[0]]]
     named = scratch.text("act_address").split(":")[3:]  # <random> is any tile of the arena
@@ -203,7 +204,8 @@ def _activity(
     return activity, Doing(what, emoji, place, thing, state, until_s=until_s)
 
 
-def _tile(fields: Fields, field: str, grid: GridMap) -> Tile:
+def map_tile(fields: Fields, field: str, grid: GridMap) -> Tile:
+    """A tile of the map."""
     x, y = fields.tile(field)
     if 0 <= x < grid.width and 0 <= y < grid.height:
         return x, y

@@ -17,8 +17,13 @@ from metropolis.trace.importers.genagent import NO_BREAK
 from metropolis.trace.importers.genagent_times import CLOCK, DATE
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
-from metropolis.worlds.smallville.genagent.homes import home_of
-from metropolis.worlds.smallville.genagent.mind import past_of, read_memories, relations_of
+from metropolis.worlds.smallville.genagent.homes import home_of, stated_home
+from metropolis.worlds.smallville.genagent.mind import (
+    map_tile,
+    past_of,
+    read_memories,
+    relations_of,
+)
 from metropolis.worlds.smallville.genagent.workplaces import Places, Workplace
 from metropolis.worlds.smallville.geography import Atlas, Tile
 from metropolis.worlds.smallville.past import Past
@@ -194,15 +199,14 @@ def _start(meta: Fields) -> datetime:
 
 def _start_tile(start: Any, name: str, path: Path, scratch: Fields, grid: GridMap) -> Tile:
     """The tile of `environment/0.json`; if it has none, that of `scratch.json`."""
-    if start is None and scratch.content.get("curr_tile") is not None:
-        x, y = scratch.tile("curr_tile")
-    elif start is None:
+    if start is None:
+        if scratch.content.get("curr_tile") is not None:
+            return map_tile(scratch, "curr_tile", grid)
         raise MetropolisError(
             f"{path}: has no tile of {name!r}, and {scratch.place} no curr_tile; one of them "
             "should say where the person begins"
         )
-    else:
-        x, y = (start.get("x"), start.get("y")) if isinstance(start, dict) else (None, None)
+    x, y = (start.get("x"), start.get("y")) if isinstance(start, dict) else (None, None)
     if type(x) is not int or type(y) is not int:
         raise MetropolisError(
             f"{path}: the tile of {name!r} is {start!r}; it should have x and y, whole numbers"
@@ -230,7 +234,8 @@ def _person(
     memories = read_memories(root / "associative_memory" / "nodes.json", start)
     places, unknown = _places(root / "spatial_memory.json", atlas)
     past = past_of(name, scratch, memories, places, atlas.grid, start)
-    texts = {of: scratch.text(of) if scratch.content.get(of) is not None else "" for of in _TEXTS}
+    missing = tuple(of for of in _TEXTS if scratch.content.get(of) is None)
+    texts = {of: "" if of in missing else scratch.text(of) for of in _TEXTS}
     learned, living_area = texts["learned"], texts["living_area"]
     begin = _start_tile(begins, name, starts_file, scratch, atlas.grid)
     at = atlas.grid.free_tile(begin)
@@ -270,8 +275,8 @@ def _person(
         past,
         unknown,
         stands_on=None if stands_on == files_say else stands_on,
-        missing=tuple(of for of in _TEXTS if scratch.content.get(of) is None),
-        has_other_home=[home, room] != [*map(str.strip, living_area.split(":"))][1:3],
+        missing=missing,
+        has_other_home=own != stated_home(living_area),
     )
 
 

@@ -42,7 +42,9 @@ _NOT_WORK = re.compile(
     r"hop(?:es|ing)|dream\w*|plan(?:s|ning)|would like|likes to (?:go|sit))\b",
     re.IGNORECASE,
 )
-_EAST_ASIAN = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""The letters of Chinese, Japanese and Korean, as ranges of a regular expression."""
+_EAST_ASIAN = re.compile(f"[{EAST_ASIAN}]")
 _RETIRED = re.compile(r"\b(?:retired|retiree|pensioner|unemployed|jobless)\b", re.IGNORECASE)
 _RELATIVE = re.compile(
     r"\b(?:husband|wife|spouse|son|daughter|mother|father|parents?|brother|sister|friend|partner|"
