@@ -22,7 +22,7 @@ from metropolis.names import cut
 from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Dispatch, MetropolisError, Step
 from metropolis.workers.invocations import cancelled_from_within
-from metropolis.world.base import Agent
+from metropolis.world.base import UNDECIDED, Agent
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import State
 from metropolis.world.transaction import Transaction
@@ -184,6 +184,8 @@ def decided(action: Any, step: Step, name: str) -> Any:
 
     Raises MetropolisError if the action cannot be copied, or contains NaN or infinity.
     """
+    if action is None or action is UNDECIDED:
+        return action
     try:
         return copied(action)
     except _NotFiniteError as error:

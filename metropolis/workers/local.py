@@ -104,13 +104,15 @@ class LocalWorker:
 
     def begin(self, dispatch: Dispatch, state: State, attempt: int = 0) -> ClusterSteps:
         """The part of `run` that waits for nothing: all of it, if no member needs a model."""
-        step, names = dispatch.step, [self._agents[i].name for i in dispatch.agents]
-        views = [View(state, self._reach, self._seed, step, name) for name in names]
+        step, agents = dispatch.step, [self._agents[i] for i in dispatch.agents]
+        views = [View(state, self._reach, self._seed, step, agent.name) for agent in agents]
         groups = split_into_clusters(self._reach, [view.position for view in views])
         begun = ClusterSteps(dispatch, attempt, state, [], self._latest)
         try:
             for group in groups:
-                begun.parts.append(self._begin([views[i] for i in group], state))
+                begun.parts.append(
+                    self._begin([agents[i] for i in group], [views[i] for i in group], state)
+                )
         except BaseException:
             begun.close()
             raise
@@ -169,14 +171,13 @@ class LocalWorker:
             keep_text=self._keep_text,
         )
 
-    def _begin(self, views: Sequence[View], state: State) -> ClusterStep:
+    def _begin(self, agents: Sequence[Agent], views: Sequence[View], state: State) -> ClusterStep:
         """Let the members of one cluster observe, and act if no action needs a model."""
         world, step = self._world, views[0].step
-        members = {view.name: self._agents[self._ids[view.name]] for view in views}
-        part = ClusterStep(step, members)
+        part = ClusterStep(step, {agent.name: agent for agent in agents})
         observe, resolve = world.observe, world.resolve
         with Invocation(self.invocations, step, (views[0].name,), observe, world) as invocation:
-            for view, agent in zip(views, members.values(), strict=True):
+            for view, agent in zip(views, agents, strict=True):
                 agent.begin_step(self._seed, step)
                 name = agent.name
                 invocation.switch((name,), observe, world)
@@ -191,7 +192,7 @@ class LocalWorker:
                 part.actions[name] = decided(action, step, name)
             if not part.undecided:
                 part.cluster = self._transaction(part, state)
-                invocation.switch(list(members), resolve, world)
+                invocation.switch(list(part.members), resolve, world)
                 part.resolving = resolve(part.cluster)
                 if part.resolving is None:
                     part.cluster.complete()

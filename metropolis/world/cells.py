@@ -10,21 +10,33 @@ from metropolis.rules.metrics import Hops, Metric
 from metropolis.types import Position
 
 Cell = tuple[int, int]
-_ROUNDING = 1e-6  # more than the spacing of floats at coordinates of 1e9
+_ROUNDING = 1e-6
+"""More than the spacing of floats at coordinates of 1e9."""
+_NEIGHBOURS = [(dx, dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)]
 
 
 class Cells:
     """The cells of one world; `radius` is the usual search radius."""
 
     def __init__(self, metric: Metric, radius: float) -> None:
-        self._metric, self._size = metric, max(1.0, radius)
+        self._metric, self._size = metric, max(1.0, radius) + 2 * _ROUNDING
         self._is_graph = isinstance(metric, Hops)
+        self.neighbours_radius = -1.0 if self._is_graph else radius
+        """All within this distance of a cell's positions is in the cell or in its neighbours.
+
+        Negative: a cell of a graph has no neighbours.
+        """
 
     def of(self, position: Position) -> Cell:
         """The cell of a position."""
         if self._is_graph:
             return int(position[0]), 0
         return floor(position[0] / self._size), floor(position[1] / self._size)
+
+    def neighbours(self, cell: Cell) -> list[Cell]:
+        """A cell of the plane and the eight around it."""
+        x, y = cell
+        return [(x + dx, y + dy) for dx, dy in _NEIGHBOURS]
 
     def near(self, position: Position, radius: float, known: Collection[Cell]) -> Iterable[Cell]:
         """The `known` cells within a Chebyshev distance, possibly more.

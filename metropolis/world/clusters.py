@@ -28,9 +28,8 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
     if isinf(radius):
         return [tuple(range(len(positions)))] if positions else []
     if len(positions) <= FEW:
-        cell_of, cells_near = _whole()
-    else:
-        cell_of, cells_near = _graph(metric, radius) if isinstance(metric, Hops) else _plane(radius)
+        return _clusters_of_few(metric, radius, positions)
+    cell_of, cells_near = _graph(metric, radius) if isinstance(metric, Hops) else _plane(radius)
     waiting: dict[_Cell, set[int]] = defaultdict(set)
     for index, position in enumerate(positions):
         waiting[cell_of(position)].add(index)
@@ -59,8 +58,20 @@ _Cells = tuple[Callable[[Position], _Cell], Callable[[_Cell], Iterable[_Cell]]]
 """The cell of a position; the cells that may contain an agent within the radius of a cell."""
 
 
-def _whole() -> _Cells:
-    return lambda _: (0, 0), lambda _: [(0, 0)]
+def _clusters_of_few(
+    metric: Metric, radius: float, positions: Sequence[Position]
+) -> list[tuple[int, ...]]:
+    within, left, found = metric.within, [*range(len(positions))], []
+    while left:
+        cluster = [left.pop(0)]
+        for member in cluster:  # the list grows during the iteration
+            here = positions[member]
+            reached = [other for other in left if within(here, positions[other], radius, 0)]
+            if reached:
+                cluster += reached
+                left = [other for other in left if other not in reached]
+        found.append(tuple(sorted(cluster)))
+    return found
 
 
 def _plane(radius: float) -> _Cells:

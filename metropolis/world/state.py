@@ -21,6 +21,8 @@ Version = tuple[Step, Entity | None]
 """The first step to which this version is visible, and the entity; None: removed."""
 Area = tuple[Position, float]
 """(centre, radius)"""
+EMPTY_CELLS_MAX = 100
+"""How many empty cells are kept for a few entities."""
 _Numbered = tuple[int, Event]
 """A sequence number, which increases for each source, and the event."""
 
@@ -36,6 +38,9 @@ class State:
         self._grid = Cells(metric, radius)
         self._versions: dict[str, list[Version]] = {}
         self._cells: dict[Cell, dict[str, int]] = defaultdict(dict)
+        """Cell -> entities with a version there, and the number of these; some cells are empty."""
+        self._around: dict[Cell, list[dict[str, int]]] = {}
+        """Cell -> the values of `_cells` for it and its neighbours."""
         self._stale: dict[Step, list[str]] = {}
         """Step -> entities with versions that can be dropped once the floor reaches it."""
         self._events: dict[Step, dict[Cell, list[_Numbered]]] = {}
@@ -60,9 +65,9 @@ class State:
     def near(self, position: Position, radius: float, step: Step) -> dict[str, Version]:
         """Name -> version of what `step` perceives within `radius` of `position`, in no order."""
         found: dict[str, Version] = {}
-        perceives, versions, cells = self.metric.perceives, self._versions, self._cells
-        for cell in self._grid.near(position, radius, cells):
-            for name in cells.get(cell, ()):
+        perceives, versions = self.metric.perceives, self._versions
+        for names in self._names_near(position, radius):
+            for name in names:
                 if name in found:
                     continue
                 for version in reversed(versions[name]):
@@ -72,6 +77,17 @@ class State:
                             found[name] = version
                         break
         return found
+
+    def _names_near(self, position: Position, radius: float) -> Iterable[Iterable[str]]:
+        """The entities with a version within `radius`, possibly more, by cell."""
+        grid, cells = self._grid, self._cells
+        if radius > grid.neighbours_radius:
+            return [cells.get(cell, ()) for cell in grid.near(position, radius, cells)]
+        cell = grid.of(position)
+        around = self._around.get(cell)
+        if around is None:
+            around = self._around[cell] = [cells[one] for one in grid.neighbours(cell)]
+        return around
 
     def events(self, position: Position, radius: float, step: Step) -> list[Event]:
         """The events of step `step - 1` perceived from `position`, ordered by source."""
@@ -144,6 +160,10 @@ class State:
         for since in [since for since in self._stale if since <= floor]:
             for name in self._stale.pop(since):
                 self._collect(name, floor)
+        if len(self._cells) > EMPTY_CELLS_MAX + 9 * len(self._versions):
+            self._around.clear()
+            for cell in [cell for cell, names in self._cells.items() if not names]:
+                del self._cells[cell]
 
     def _collect(self, name: str, floor: Step) -> None:
         versions = self._versions.get(name, [])
@@ -191,8 +211,6 @@ class State:
         names[name] -= 1
         if not names[name]:
             del names[name]
-        if not names:
-            del self._cells[cell]
 
 
 def _in_order(numbered: Iterable[_Numbered]) -> list[Event]:

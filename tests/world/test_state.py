@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metropolis.rules.metrics import CHEBYSHEV, Metric
 from metropolis.types import MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
-from metropolis.world.state import State
+from metropolis.world.state import EMPTY_CELLS_MAX, State
 from tests.world.geometries import METRIC_NAMES, random_metric
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -94,11 +94,10 @@ def check(
 
 
 def sizes(state: State) -> tuple[int, ...]:
-    """What is kept: names, versions, cells, events."""
+    """What is kept: names, versions, events."""
     return (
         len(state._versions),
         sum(map(len, state._versions.values())),
-        len(state._cells),
         sum(len(cell) for step in state._events.values() for cell in step.values()),
     )
 
@@ -112,7 +111,9 @@ def test_nothing_is_kept_that_nobody_can_read() -> None:
         event = Event(step, "ann", (step, 0), "sang")
         state.commit(step, {**walked, **letter, **burnt}, [event])
         state.collect(step)
+        assert state.near((step, 0), 2, step + 1).keys() == {"ann"}
     assert all(size <= 8 for size in sizes(state)), sizes(state)
+    assert len(state._cells) <= EMPTY_CELLS_MAX + 9 * 8
 
 
 def test_rounding_hides_nothing() -> None:
