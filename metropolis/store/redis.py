@@ -105,6 +105,23 @@ from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
 
 T = TypeVar("T")
+_REFUSALS: Mapping[str, tuple[type[StoreError], str]] = {
+    "NORUN": (StoreError, "there is no run {name!r}"),
+    "FENCED": (FencedOutError, "the run {name!r} was taken over by {rest}"),
+    "HELD": (StoreError, "the run {name!r} is held by {rest}"),
+    RESTARTED: (
+        StoreUnavailableError,
+        "the server was restarted, and the controller of the run {name!r} has not confirmed yet "
+        "that nothing is lost",
+    ),
+    "LOST": (
+        StoreError,
+        "the server was restarted and has lost its newest commits of the run {name!r}; resume it",
+    ),
+    "FINAL": (StoreError, "commits of the run {name!r} are final; it was not begun as retractable"),
+    "COLLECTED": (StoreError, "only steps from {rest} of the run {name!r} are retractable"),
+}
+"""The first word of a script's error -> exception and sentence, with `rest`: the other words."""
 
 
 def prefix_of(run: str) -> str:
@@ -127,43 +144,19 @@ class RedisStore(CommandStore):
     @contextmanager
     def store_errors(self) -> Iterator[None]:
         """Convert the server's errors to StoreErrors."""
-        where = shown(self.url)
         with store_errors(self.url):
             try:
                 yield
             except redis.ResponseError as error:
                 code, _, rest = str(error).partition(" ")
-                if code == "NORUN":
-                    raise StoreError(f"{where}: there is no run {self._name!r}") from None
-                if code == "FENCED":
-                    raise FencedOutError(
-                        f"{where}: the run {self._name!r} was taken over by {rest}"
-                    ) from None
-                if code == "HELD":
-                    raise StoreError(f"{where}: the run {self._name!r} is held by {rest}") from None
-                if code == RESTARTED:
-                    raise StoreUnavailableError(
-                        f"{where}: the server was restarted, and the controller of the run "
-                        f"{self._name!r} has not confirmed yet that nothing is lost"
-                    ) from None
-                if code == "LOST":
-                    raise StoreError(
-                        f"{where}: the server was restarted and has lost its newest commits of the "
-                        f"run {self._name!r}; resume it"
-                    ) from None
-                if code == "FINAL":
-                    raise StoreError(
-                        f"{where}: commits of the run {self._name!r} are final; it was not begun "
-                        "as retractable"
-                    ) from None
-                if code == "COLLECTED":
-                    raise StoreError(
-                        f"{where}: only steps from {rest} of the run {self._name!r} are retractable"
-                    ) from None
                 if code == "APART":
                     raise ValueError(
                         f"{cluster_of(rest)}: not all agents are at its step"
                     ) from None
+                if code in _REFUSALS:
+                    kind, sentence = _REFUSALS[code]
+                    sentence = sentence.format(name=self._name, rest=rest)
+                    raise kind(f"{shown(self.url)}: {sentence}") from None
                 raise
 
     def _call(self, name: str, *arguments: Any) -> Any:
