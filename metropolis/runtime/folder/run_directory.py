@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,8 +147,7 @@ class RunDirectory:
         reached = self._reached(steps)
         notes: dict[Path | None, str] = {}  # one damaged file invalidates many checkpoints
         found = None
-        begins = self.lineage[-1].step if self.lineage else 0
-        for step in reversed([step for step in steps if step >= begins]):
+        for step in reversed([step for step in steps if step >= self.first_step]):
             try:
                 found = self.checkpoints.read(step)
                 self._check_past(found, *reached)
@@ -190,6 +189,11 @@ class RunDirectory:
         return reached, self._ends(step, max(steps, default=0))
 
     @property
+    def first_step(self) -> Step:
+        """The run's first own step: a branch shares earlier steps with the run that it forked."""
+        return self.lineage[-1].step if self.lineage else 0
+
+    @property
     def seed(self) -> int:
         """The seed of the run's own steps, which a branch may change; call `read` first."""
         return self.lineage[-1].seed if self.lineage else self._seed
@@ -212,10 +216,10 @@ class RunDirectory:
         history_sha256, calls = reached[checkpoint.step]
         if past.history_sha256 != history_sha256:
             raise self._differ(self.history, "histories")
-        marks = [past.calls]
+        end = past.calls
         for mark, _ in read_calls(self.calls, past.calls.lines, self.run):
-            marks[:] = [mark]
-        if past.calls.lines != calls or marks != [past.calls]:
+            end = mark
+        if past.calls.lines != calls or end != past.calls:
             raise self._differ(self.calls, "calls")
 
     def _differ(self, path: Path, what: str) -> DamagedError:
@@ -329,11 +333,11 @@ class RunDirectory:
     @property
     def intact_steps(self) -> Step:
         """Number of intact steps in the history."""
-        steps = count()
+        steps = 0
         with suppress(DamagedError):
             for _ in read_history(self.history, self.run):
-                next(steps)
-        return next(steps)
+                steps += 1
+        return steps
 
     def records(self, steps: Step) -> Iterator[StepRecord]:
         """The first `steps` steps, or as many as the history contains."""

@@ -83,7 +83,6 @@ def fork(
         )
     rerun = Rerun(origin, world, agents, options or {})
     described = origin.read()
-    lineage = origin.lineage
     check_step(origin, at)
     checkpoint = checkpoint_at(rerun, agents, at, on_step or (lambda _: None))
     changed: tuple[str, ...] = ()
@@ -104,7 +103,7 @@ def fork(
         past = replace(past, journal=_copy_answers(origin, branch, inf if replay_llm else at))
         _copy_timeline(origin, branch, at)
         branch.checkpoints.add(replace(checkpoint, now_s=now_s, past=past))
-        branch.lineage = (*lineage, new)
+        branch.lineage = (*origin.lineage, new)
         known = trust or origin.distrust is None
         how = described["about"] if about is None else about
         branch.describe(world.name, described["seed"], how, signed=known)  # now a run
@@ -165,14 +164,14 @@ def _listed(origin: RunDirectory) -> Mark | None:
 
 def check_step(origin: RunDirectory, at: Step) -> None:
     """Raise MetropolisError unless the run has a state of its own at step `at`."""
-    lineage = origin.lineage
-    earlier = next((branch.run for branch in lineage if at < branch.step), None)
+    first = origin.first_step
+    earlier = next((branch.run for branch in origin.lineage if at < branch.step), None)
     if earlier is not None:
         raise MetropolisError(
-            f"{origin.root}: is a branch that begins at step {lineage[-1].step}; use the "
-            f"original run, {earlier}, at {at}"
+            f"{origin.root}: is a branch that begins at step {first}; use the original run, "
+            f"{earlier}, at {at}"
         )
-    recorded, first = origin.recorded_steps, lineage[-1].step if lineage else 0
+    recorded = origin.recorded_steps
     if not first <= at <= recorded:
         raise MetropolisError(
             f"{origin.root}: has {recorded} recorded steps; the step should be {first} to "

@@ -109,7 +109,7 @@ def verify(
     check_function("should_stop", should_stop)
     on_step, should_stop = on_step or (lambda _: None), should_stop or (lambda: False)
     rerun = Rerun(RunDirectory(Path(run)), world, agents, options or {})
-    recorded, lineage = rerun.origin.recorded_steps, rerun.origin.lineage
+    recorded = rerun.origin.recorded_steps
     if rerun.answers.answered and not len(rerun.answers):
         raise MetropolisError(
             f"{run}: cannot be verified: its journal holds none of its {rerun.answers.answered:,} "
@@ -117,7 +117,7 @@ def verify(
         )
     if steps is None:
         steps = AGENT_STEPS_MAX // len(agents) or 1
-    verified = Verified(recorded, lineage[-1].step if lineage else 0, ())
+    verified = Verified(recorded, rerun.origin.first_step, ())
     for first, end in _parts(rerun, verified, steps, seed):
         verified = _part(rerun, agents, verified, first, end, on_step, should_stop)
         if verified.deviation is not None or should_stop():
