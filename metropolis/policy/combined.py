@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Concatenate
 
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import (
+    P,
     call,
     due_s_of,
     rank_bits_of,
@@ -71,56 +73,46 @@ class Combined(Policy):
 
     def arrived(self, request: QueuedRequest) -> None:
         """See Policy."""
-        for policy in self._policies:
-            call(Policy.arrived, policy, request)
-        self._follow()
+        self._tell(Policy.arrived, request)
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
         """See Policy."""
-        for policy in self._policies:
-            call(Policy.started, policy, request, now_s)
-        self._follow()
+        self._tell(Policy.started, request, now_s)
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:
         """See Policy."""
-        for policy in self._policies:
-            call(Policy.preempted, policy, request, now_s)
-        self._follow()
+        self._tell(Policy.preempted, request, now_s)
 
     def promoted(self, request: QueuedRequest) -> None:
         """See Policy."""
-        for policy in self._policies:
-            call(Policy.promoted, policy, request)
-        self._follow()
+        self._tell(Policy.promoted, request)
 
     def passed(self, now_s: float) -> None:
         """See Policy."""
-        for policy in self._policies:
-            call(Policy.passed, policy, now_s)
-        self._follow()
+        self._tell(Policy.passed, now_s)
 
     def cancelled(self, request: QueuedRequest) -> None:
         """See Policy."""
-        for policy in self._policies:
-            call(Policy.cancelled, policy, request)
-        self._follow()
+        self._tell(Policy.cancelled, request)
 
     def completed(self, served: ServedRequest) -> None:
         """See Policy."""
-        for policy in self._policies:
-            call(Policy.completed, policy, served)
-        self._follow()
+        self._tell(Policy.completed, served)
 
     def program_ended(self, program: str) -> None:
         """See Policy."""
-        for policy in self._policies:
-            call(Policy.program_ended, policy, program)
-        self._follow()
+        self._tell(Policy.program_ended, program)
 
     def function_ended(self, function: str) -> None:
         """See Policy."""
+        self._tell(Policy.function_ended, function)
+
+    def _tell(
+        self, event: Callable[Concatenate[Policy, P], None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Tell all policies of an event."""
         for policy in self._policies:
-            call(Policy.function_ended, policy, function)
+            call(event, policy, *args, **kwargs)
         self._follow()
 
     def _follow(self) -> None:
