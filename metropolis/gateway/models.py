@@ -16,6 +16,7 @@ import msgspec
 
 from metropolis.gateway.engine_client import Reply
 from metropolis.gateway.json_shape import check_shape
+from metropolis.llm.backends.http import NO_JSON
 from metropolis.names import shortened
 from metropolis.scheduler.models import ServedModels
 from metropolis.types import MetropolisError
@@ -75,7 +76,7 @@ def model_named_in(body: bytes) -> str | None:
     check_shape(body)
     try:
         model = msgspec.json.decode(body, type=_Named).model
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return None
     return model if model and isinstance(model, str) else None
 
@@ -112,7 +113,7 @@ def model_in(listed: bytes, name: str) -> bytes:
 def _models_in(listed: bytes | None) -> list[dict[str, Any]] | None:
     try:
         return msgspec.json.decode(listed or b"", type=_List).data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return None
 
 

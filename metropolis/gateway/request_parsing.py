@@ -20,6 +20,7 @@ from metropolis.gateway.prompt_pieces import (
     pieces_of_each,
 )
 from metropolis.gateway.resumable import ResumableRequest, resumable_request
+from metropolis.llm.backends.http import NO_JSON
 from metropolis.llm.placement import NAME_CHARACTERS_MAX, PREFIX, Placement, is_name
 from metropolis.types import MetropolisError
 
@@ -160,7 +161,7 @@ def promoted_in(body: bytes) -> str:
                 "printable characters"
             )
         return program
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise MetropolisError(f'the body should be {{"program": a name}}: {error}') from None
 
 

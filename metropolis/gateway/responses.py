@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from metropolis.llm.backends.http import NO_JSON
 from metropolis.llm.backends.sse import EventParser
 from metropolis.types import MetropolisError
 
@@ -98,7 +99,7 @@ class FirstEvent:
             return None
         try:
             response = msgspec.json.decode(events[0].data, type=_Event).response
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except NO_JSON:
             return None
         return None if response is None else _checked(response.id)
 
@@ -107,7 +108,7 @@ def id_of(whole: bytes) -> str | None:
     """Return the id of a response that is not streamed."""
     try:
         return _checked(msgspec.json.decode(whole, type=_Response).id)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return None
 
 

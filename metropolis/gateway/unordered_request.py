@@ -13,6 +13,7 @@ import msgspec
 from metropolis.gateway.engine_client import Reply
 from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.errors import EngineLostError
+from metropolis.llm.backends.http import NO_JSON
 
 SECRET = re.compile(r"(key|token|password|secret)$|launch_command|ssl_", re.IGNORECASE)
 """Names of settings that are or contain keys."""
@@ -94,7 +95,7 @@ def redacted(info: bytes) -> bytes:
     try:
         settings = msgspec.json.decode(info, type=dict[str, Any])
         return msgspec.json.encode(_redacted(settings))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return b"{}"
 
 
