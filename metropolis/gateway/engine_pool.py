@@ -111,7 +111,7 @@ class EnginePool:
     def _lose(self, instance: int) -> None:
         """The engine, which was up, does not answer, or may have restarted: its cache is lost."""
         self.scheduling.set_is_up(instance, False)
-        self.scheduling.engine_lost(instance)
+        self.scheduling.scheduler.instance_lost(instance)
         if self._caches is not None:
             self._caches.lost(instance)
 
@@ -169,7 +169,7 @@ class EnginePool:
         if is_up and self._learns_capacity:
             tokens = self.engines[instance].traits.capacity_tokens
             if tokens is not None:
-                self.scheduling.learn_capacity(instance, tokens)
+                scheduler.capacity_changed(instance, tokens)
         self.failed_probes[instance] = 0 if is_up else self.failed_probes[instance] + 1
         is_silent = self.engines[instance].is_silent
         self.silent_probes[instance] = self.silent_probes[instance] + 1 if is_silent else 0

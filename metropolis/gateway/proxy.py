@@ -62,11 +62,12 @@ class Gateway:
         self.pool = EnginePool(
             engines, scheduling, log, learns_capacity=learns_capacity, reuse=reuse
         )
-        self.programs = ProgramTracker(idle_s, scheduling.program_ended, self._function_ended)
+        scheduler = scheduling.scheduler
+        self.programs = ProgramTracker(idle_s, scheduler.program_ended, self._function_ended)
         self.metrics = Metrics()
         self.responses = Responses()
         self._log = log
-        scheduling.on_fault = self._log_fault
+        scheduler.on_fault = self._log_fault
         self._faulty: set[str] = set()
         """Methods of plug-ins whose fault has been reported."""
         self.promotions = Promotions()
@@ -253,7 +254,7 @@ class Gateway:
 
     def _function_ended(self, function: str) -> None:
         self.metrics.forget(function)
-        self.scheduling.function_ended(function)
+        self.scheduling.scheduler.function_ended(function)
 
     async def _sweep(self) -> None:
         while True:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import PluginError
 from metropolis.scheduler.base import InstanceLimits, Place, Preempt, Reject, Report
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.types import MetropolisError
@@ -63,20 +62,6 @@ class SchedulerDriver:
     def __len__(self) -> int:
         """Number of waiting requests."""
         return self.scheduler.waiting
-
-    @property
-    def policy(self) -> Policy:
-        """The policy."""
-        return self.scheduler.policy
-
-    @property
-    def on_fault(self) -> Callable[[PluginError], None]:
-        """Receives the errors of plug-ins that concern no single request."""
-        return self.scheduler.on_fault
-
-    @on_fault.setter
-    def on_fault(self, on_fault: Callable[[PluginError], None]) -> None:
-        self.scheduler.on_fault = on_fault
 
     @property
     def in_flight(self) -> list[int]:
@@ -133,14 +118,6 @@ class SchedulerDriver:
         self.scheduler.cancelled(request.id, self.clock())
         self.carry_out()
 
-    def function_ended(self, function: str) -> None:
-        """Record that `function` expired: no request for it has arrived for long."""
-        self.scheduler.function_ended(function)
-
-    def program_ended(self, program: str) -> None:
-        """Record that `program` has ended."""
-        self.scheduler.program_ended(program)
-
     def set_is_up(self, instance: int, is_up: bool) -> None:
         """Set whether an engine answers."""
         if is_up:
@@ -153,14 +130,6 @@ class SchedulerDriver:
     def capacity_tokens(self) -> list[int]:
         """KV cache sizes of the engines that the dispatcher uses."""
         return [each.capacity_tokens for each in self.scheduler.fleet.instances]
-
-    def learn_capacity(self, instance: int, tokens: int) -> None:
-        """Pass an engine's KV cache size to the dispatcher."""
-        self.scheduler.capacity_changed(instance, tokens)
-
-    def engine_lost(self, instance: int) -> None:
-        """Record that an engine does not answer and may have lost its memory."""
-        self.scheduler.instance_lost(instance)
 
     def engine_preempted(self, instance: int) -> None:
         """Record that an engine preempted requests for lack of memory."""

@@ -319,7 +319,7 @@ def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> Non
     scheduling = SchedulerDriver(policy, dispatcher, 1, 1)
     dispatcher.closed = set()
     assert [dispatcher.place(queued(0), 0.0) for _ in range(2)] == [0, 0]  # affinity
-    scheduling.program_ended(queued(0).program)
+    scheduling.scheduler.program_ended(queued(0).program)
     assert told == [queued(0).program]
     assert dispatcher.place(queued(0), 0.0) == 1  # the least loaded
 
@@ -334,7 +334,7 @@ def test_a_due_time_that_is_no_number_fails_what_waits() -> None:
     async def run() -> None:
         scheduling = SchedulerDriver(Undue(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
         faults: list[PluginError] = []
-        scheduling.on_fault = faults.append
+        scheduling.scheduler.on_fault = faults.append
         scheduling.set_is_up(0, True)
         assert (await scheduling.place(queued(0))).instance == 0
         sentence = "^the policy Undue returned the due_s None; it should be a number$"

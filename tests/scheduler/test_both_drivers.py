@@ -312,7 +312,7 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
             case "models_changed", (instance, models, now_s):
                 scheduling.scheduler.models_changed(instance, models, now_s)
             case "program_ended", (program,):
-                scheduling.program_ended(program)
+                scheduling.scheduler.program_ended(program)
             case "instance_preempted", (instance, now_s):
                 scheduling.engine_preempted(instance)
             case "schedule", (now_s,):

@@ -39,7 +39,7 @@ def failing(base: type[Any], name: str, is_failing: list[bool]) -> type[Any]:
 
 def driver(policy: Policy, dispatcher: Dispatcher) -> SchedulerDriver:
     scheduling = SchedulerDriver(policy, dispatcher, 1, 9, lambda: 0.0)
-    scheduling.on_fault = lambda _: None
+    scheduling.scheduler.on_fault = lambda _: None
     scheduling.set_is_up(0, True)
     return scheduling
 
@@ -132,7 +132,7 @@ def test_a_cancellation_ranks_nothing() -> None:
     scheduling.set_is_up(0, False)
     for number in range(3000):
         scheduling.scheduler.arrived(queued(number))
-    scheduling.policy.rank = lambda _: -1  # type: ignore[method-assign]
+    scheduling.scheduler.policy.rank = lambda _: -1  # type: ignore[method-assign]
     for number in range(2999):
         scheduling.scheduler.cancelled(number, 0.0)
     assert len(scheduling) == 1
