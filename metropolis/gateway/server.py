@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import Awaitable, Callable
 
@@ -20,6 +19,7 @@ from metropolis.gateway.connections import (
     error_response,
 )
 from metropolis.gateway.limits import Limits
+from metropolis.gateway.listening import cannot_listen, url_at
 from metropolis.gateway.models import UnknownModelError, model_in
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.refusals import Refusals
@@ -99,12 +99,9 @@ class Server:
         except OSError as error:
             await self._runner.cleanup()
             await self._gateway.close()
-            raise MetropolisError(
-                f"cannot listen at {host}:{port}: {_reason(error)}; choose another --host or --port"
-            ) from None
-        name, port = self._listening.sockets[0].getsockname()[:2]
-        scheme = "http" if tls is None else "https"
-        return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
+            raise cannot_listen(host, port, error) from None
+        address = self._listening.sockets[0].getsockname()
+        return url_at("http" if tls is None else "https", address)
 
     @property
     def unanswered(self) -> int:
@@ -307,8 +304,3 @@ def _route_of(request: web.Request) -> str:
     resource = request.match_info.route.resource
     assert resource is not None
     return resource.canonical
-
-
-def _reason(error: OSError) -> str:
-    """asyncio replaces messages by its own; name resolution errors have negative numbers."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import zlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from metropolis.gateway.json_shape import check_shape
+from metropolis.gateway.listening import cannot_listen, url_at
 from metropolis.gateway.probing import METROPOLIS
 from metropolis.gateway.response_builder import error_body
 from metropolis.gateway.routes import CHATS, COMPLETIONS
@@ -65,13 +65,9 @@ class Server:
             await site.start()
         except OSError as error:
             await self._runner.cleanup()
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-            raise MetropolisError(
-                f"cannot listen at {host}:{port}: {reason}; choose another --host or --port"
-            ) from None
+            raise cannot_listen(host, port, error) from None
         self._thread = EngineThread(self._engine)
-        name, port = self._runner.addresses[0][:2]
-        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+        return url_at("http", self._runner.addresses[0])
 
     async def failure(self) -> BaseException:
         """Wait until the engine has failed."""

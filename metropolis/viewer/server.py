@@ -16,6 +16,7 @@ from aiohttp import web
 
 from metropolis.gateway.connections import ClientConnection, Connections
 from metropolis.gateway.limits import Limits
+from metropolis.gateway.listening import cannot_listen, url_at
 from metropolis.gateway.refusals import Refusals
 from metropolis.types import MetropolisError
 from metropolis.viewer.access import HEADERS, Access
@@ -82,13 +83,9 @@ class ViewerServer:
             )
         except OSError as error:
             await self._runner.cleanup()
-            raise MetropolisError(
-                f"cannot listen at {self._host}:{port}: {error.strerror or error}; choose another "
-                "--host or --port"
-            ) from None
-        name, port = self._listening.sockets[0].getsockname()[:2]
-        name = f"[{name}]" if ":" in name else name
-        return f"http://{name}:{port}/#token={self.access.token}"
+            raise cannot_listen(self._host, port, error) from None
+        url = url_at("http", self._listening.sockets[0].getsockname())
+        return f"{url}/#token={self.access.token}"
 
     async def close(self) -> None:
         """End all connections."""
