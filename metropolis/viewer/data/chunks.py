@@ -25,6 +25,12 @@ def count_of(rows: int, rows_per_chunk: int) -> int:
     return -(-rows // rows_per_chunk)
 
 
+def check_number(number: int, count: int, what: str) -> None:
+    """Raise NoChunkError unless there is a chunk `number` of the `count` chunks of `what`."""
+    if not 0 <= number < count:
+        raise NoChunkError(f"there are {count} chunks of {what}, and no chunk {number}")
+
+
 def json_bytes(value: Any) -> bytes:
     """JSON that any text survives, lone surrogates included."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")

@@ -23,7 +23,7 @@ from metropolis.runtime.folder.history import HistoryLine, bodies_written, read_
 from metropolis.runtime.folder.view_file import ViewFile
 from metropolis.trace.schema import Float32, TraceMeta
 from metropolis.types import AgentId, Position, Step
-from metropolis.viewer.data.chunks import NoChunkError, chunk_steps, count_of, json_bytes
+from metropolis.viewer.data.chunks import check_number, chunk_steps, count_of, json_bytes
 from metropolis.viewer.data.hearing import perceivers
 from metropolis.world.appearance import SAYS, Appearance, Look, listeners, look_of, utterances
 from metropolis.world.entities import Entity
@@ -195,8 +195,7 @@ class HistorySteps:
         return json_bytes({"now": now, "moments": moments})
 
     def _start_of(self, number: int) -> _Start:
-        if not 0 <= number < self.chunks:
-            raise NoChunkError(f"there are {self.chunks} chunks of steps, and no chunk {number}")
+        check_number(number, self.chunks, "steps")
         return self._starts[number]
 
     def _lines(self, number: int, start: _Start) -> Iterator[tuple[Step, HistoryLine]]:

@@ -15,7 +15,13 @@ import numpy.typing as npt
 from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
 from metropolis.timeline.reader import TimelineFollower
 from metropolis.types import MetropolisError, Step
-from metropolis.viewer.data.chunks import CHUNK_ROWS, NoChunkError, chunk_steps, count_of
+from metropolis.viewer.data.chunks import (
+    CHUNK_ROWS,
+    NoChunkError,
+    check_number,
+    chunk_steps,
+    count_of,
+)
 
 Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
@@ -322,7 +328,5 @@ class TimelineColumns:
         return step, agent, key - (step * self._agents + agent << NUMBER_BITS)
 
     def _part(self, name: str, number: int, rows: int) -> slice:
-        count = self.counts[name]
-        if not 0 <= number < count:
-            raise NoChunkError(f"there are {count} chunks of {name}, and no chunk {number}")
+        check_number(number, self.counts[name], name)
         return slice(number * rows, (number + 1) * rows)

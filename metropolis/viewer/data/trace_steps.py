@@ -9,7 +9,7 @@ import msgspec
 from metropolis.trace.schema import Trace
 from metropolis.trace.shown import Lines, window
 from metropolis.types import Step
-from metropolis.viewer.data.chunks import NoChunkError, chunk_steps, count_of, json_bytes
+from metropolis.viewer.data.chunks import check_number, chunk_steps, count_of, json_bytes
 from metropolis.viewer.data.history_steps import DOES, Moment
 from metropolis.world.appearance import SAYS
 
@@ -33,13 +33,13 @@ class TraceSteps:
 
     def positions(self, number: int) -> bytes:
         """See `Steps`."""
-        self._check(number)
+        check_number(number, self.chunks, "steps")
         first = number * self._chunk_steps
         return self._positions[first : first + self._chunk_steps + 1].tobytes()
 
     def moments(self, number: int) -> bytes:
         """See `Steps`. A change at the beginning of a step is a moment of the step before."""
-        self._check(number)
+        check_number(number, self.chunks, "steps")
         first = number * self._chunk_steps
         here = window(self._shown, first, first + self._chunk_steps + 1)
         before = {change.agent: change for change in here if change.step == 0}
@@ -65,7 +65,3 @@ class TraceSteps:
         for name, text in lines:
             if (agent := self._ids.get(name)) is not None:
                 yield [step, agent, SAYS, text, {"to": sorted(speakers - {agent})}]
-
-    def _check(self, number: int) -> None:
-        if not 0 <= number < self.chunks:
-            raise NoChunkError(f"there are {self.chunks} chunks of steps, and no chunk {number}")
