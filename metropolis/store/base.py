@@ -85,7 +85,7 @@ class Nodes:
     """Data that only steps below this one need is dropped."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)  # by step and agents, which no two share
 class Queued:
     """A dispatched cluster; if claimed, its `worker`, and `left_s` until the lease expires."""
 

@@ -10,7 +10,6 @@ import msgspec
 from metropolis.store.base import Inspection, Queued, RunInfo, StoreError
 from metropolis.store.connect import Client, warnings
 from metropolis.store.encoding import cluster_of
-from metropolis.types import AgentId, Step
 
 
 @contextmanager
@@ -80,11 +79,7 @@ def _queues(
             claimed.append(Queued(cluster.step, cluster.agents, worker, left_s))
         else:
             ready.append(Queued(cluster.step, cluster.agents))
-    return sorted(ready, key=_by_step), sorted(claimed, key=_by_step)
-
-
-def _by_step(queued: Queued) -> tuple[Step, tuple[AgentId, ...]]:
-    return queued.step, queued.agents
+    return sorted(ready), sorted(claimed)
 
 
 def keys_of(client: Client, prefix: str) -> Iterator[bytes]:

@@ -346,8 +346,8 @@ class RunState:
             self.released,
             [self.steps[agent] for agent in sorted(self.steps)],
             dict(sorted(self.blocked.items())),
-            sorted(ready, key=by_step),
-            sorted(claimed, key=by_step),
+            sorted(ready),
+            sorted(claimed),
             len(self.acks),
             self.size_bytes(),
             self.holder if left_s else None,
@@ -386,8 +386,3 @@ def first_state(
 def _as_json(mind: Any) -> msgspec.Raw:
     """A mind as JSON, which takes a fraction of the memory of plain data."""
     return mind if isinstance(mind, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(mind))
-
-
-def by_step(queued: Queued) -> tuple[Step, tuple[AgentId, ...]]:
-    """Sort key: lowest step first."""
-    return queued.step, queued.agents
