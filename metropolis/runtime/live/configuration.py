@@ -98,21 +98,11 @@ class RunConfiguration:
                 raise MetropolisError(
                     f"waste_budget is {cut(self.waste_budget)}; it should be at most 1"
                 )
-        out: Any = self.out
-        if out is not None and (not isinstance(out, str | PathLike) or out == ""):
-            raise MetropolisError(f"out is {cut(out)}; it should be the path of a folder, or None")
+        self._check_places()
         port: Any = self.metrics_port
         if port is not None and (type(port) is not int or not 0 < port < 1 << 16):
             raise MetropolisError(
                 f"metrics_port is {cut(port)}; it should be a number from 1 to 65535, or None"
-            )
-        if self.resume and out is None:
-            raise MetropolisError("resume needs out, the folder of the run to continue")
-        store: Any = self.store
-        if not isinstance(store, str | None):
-            raise MetropolisError(
-                f"store is {cut(store)}; it should be memory, embedded, a URL or "
-                "FILE.py:CLASS, as text, or None"
             )
         for name in ("options", "about"):
             check_options(getattr(self, name), name)
@@ -124,6 +114,23 @@ class RunConfiguration:
                 f"lease_s is {self.lease_s!r}; it should be at most {LEASE_S_MAX:g} seconds"
             )
         check_plain(self.about or {})
+        self._check_workers()
+        check_extras(self.store, self.workers)
+
+    def _check_places(self) -> None:
+        out: Any = self.out
+        if out is not None and (not isinstance(out, str | PathLike) or out == ""):
+            raise MetropolisError(f"out is {cut(out)}; it should be the path of a folder, or None")
+        if self.resume and out is None:
+            raise MetropolisError("resume needs out, the folder of the run to continue")
+        store: Any = self.store
+        if not isinstance(store, str | None):
+            raise MetropolisError(
+                f"store is {cut(store)}; it should be memory, embedded, a URL or "
+                "FILE.py:CLASS, as text, or None"
+            )
+
+    def _check_workers(self) -> None:
         on_ray, count = parse_workers(self.workers)
         if self.mode == "optimistic" and not on_ray and count != 1:
             raise MetropolisError(
@@ -142,7 +149,6 @@ class RunConfiguration:
                 f"ray_address is {cut(address)}, but the workers are not on Ray; workers should be "
                 "ray or ray:NUMBER"
             )
-        check_extras(store, self.workers)
 
     @property
     def one_by_one(self) -> bool:
