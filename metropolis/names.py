@@ -36,6 +36,11 @@ def cut_text(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of the message of `error`; the name of its class if it has none."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def format_position(position: Sequence[float]) -> str:
     """`position` as text, like "(3, 4.5)"."""
     return f"({position[0]:g}, {position[1]:g})"

@@ -14,6 +14,7 @@ from itertools import count
 
 import torch
 
+from metropolis.names import first_line
 from metropolis.policy.base import QueuedRequest
 from metropolis.reuse.base import CacheReuse
 from metropolis.torch_engine.cache_choice import CacheChoice, Origin
@@ -314,10 +315,9 @@ class Engine:
         self._choice.keep(name, [*sequence.request.prompt, *sequence.answer[:-1]], kv)
 
     def _fail(self, number: int, sequence: _Sequence, error: Exception) -> None:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if number in self._sequences:
             self._end(number, sequence)
-        sequence.receive(EngineError(f"the engine failed: {reason}"))
+        sequence.receive(EngineError(f"the engine failed: {first_line(error)}"))
 
     def _end(self, number: int, sequence: _Sequence) -> None:
         """Remove a sequence from its batch; the last row takes its place."""

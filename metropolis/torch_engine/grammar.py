@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metropolis.names import first_line
 from metropolis.types import MetropolisError
 
 
@@ -36,7 +37,7 @@ class Grammars:
                 dict(schema), defaults={"whitespace_flexible": False}
             )
         except ValueError as error:
-            raise MetropolisError(f"answers in JSON: {str(error).splitlines()[0]}") from None
+            raise MetropolisError(f"answers in JSON: {first_line(error)}") from None
         matcher = LLMatcher(self._prepared, grammar, log_level=0)
         matcher.compute_bitmask()  # some faults show only now
         if matcher.is_error():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from metropolis.names import first_line
 from metropolis.reuse.plan import Band
 from metropolis.torch_engine.cache_choice import ReuseOrder
 from metropolis.torch_engine.generation_request import GenerationRequest
@@ -237,8 +238,9 @@ class PromptReader:
                 messages, add_generation_prompt=True, return_dict=False
             )
         except Exception as error:  # noqa: BLE001 -- a template is a program of its own
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise MetropolisError(f"the model's chat template refuses these: {reason}") from None
+            raise MetropolisError(
+                f"the model's chat template refuses these: {first_line(error)}"
+            ) from None
         return tokens
 
     def _check_length(self, characters: int) -> None:

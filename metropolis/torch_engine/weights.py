@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from metropolis.names import first_line
 from metropolis.torch_engine.model import Model
 from metropolis.types import MetropolisError
 
@@ -36,13 +37,13 @@ def load_model(name: str, folder: Path, device: str = "cpu", dtype: str = "auto"
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
-        raise MetropolisError(f"{name}: {folder} cannot be loaded: {reason}") from error
+        raise MetropolisError(f"{name}: {folder} cannot be loaded: {first_line(error)}") from error
     try:
         network.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:  # the latter: torch without CUDA
-        reason = str(error).splitlines()[0]
-        raise MetropolisError(f"{name}: cannot be moved to {device}: {reason}") from error
+        raise MetropolisError(
+            f"{name}: cannot be moved to {device}: {first_line(error)}"
+        ) from error
     return Model(name, network.eval(), tokenizer)
 
 
