@@ -128,7 +128,9 @@ def test_the_history_does_not_depend_on_it(tmp_path: Path, mode: str) -> None:
 
 
 def test_a_run_without_a_folder_records_nothing() -> None:
-    simulation(None).run(STEPS)
+    run = simulation(None)
+    run.run(STEPS)
+    assert run._recording._timeline is None
 
 
 def test_a_run_in_progress_shows_who_waits_for_whom(tmp_path: Path) -> None:
