@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Literal
 from weakref import WeakSet
 
 import redis
@@ -60,19 +59,12 @@ _owned: WeakSet[EmbeddedServer] = WeakSet()
 class EmbeddedServer(RedisServer):
     """A server in a child process; other processes reach it by its `url` during its lifetime."""
 
-    def __init__(
-        self,
-        folder: Path | None = None,
-        *,
-        fsync: Literal["always", "everysec"] = "always",
-        binary: str | None = None,
-    ) -> None:
-        """`folder` keeps the runs, written with every commit or every second; None: not kept.
+    def __init__(self, folder: Path | None = None, *, binary: str | None = None) -> None:
+        """`folder` keeps the runs, written with every commit; None: not kept.
 
         Raises StoreError if the folder is in use or no server can be started.
         """
-        self._folder, self._fsync = folder, fsync
-        self._binary = binary or _valkey()
+        self._folder, self._binary = folder, binary or _valkey()
         self._sockets = Path(tempfile.mkdtemp(prefix="metropolis-"))
         socket = str(self._sockets / "socket")
         if len(socket) > PATH_MAX or not SOCKET.fullmatch(socket):
@@ -154,7 +146,7 @@ class EmbeddedServer(RedisServer):
             "logfile": str(self.log),
             "save": "",
             "appendonly": "yes" if kept else "no",
-            "appendfsync": self._fsync,
+            "appendfsync": "always",
             "maxmemory-policy": "noeviction",
             "sanitize-dump-payload": "yes",
         }
