@@ -25,7 +25,7 @@ from metropolis.world.encoding import (
     event_to_json,
 )
 from metropolis.world.entities import AGENT, Entity, Event
-from metropolis.world.parts import Changes, Parts, from_parts, to_parts
+from metropolis.world.parts import Changes, Parts, to_parts
 
 T = TypeVar("T")
 
@@ -250,11 +250,6 @@ def cluster_of(text: str) -> Dispatch:
     return Dispatch(step, tuple(agents))
 
 
-def minds_of(parts: Mapping[AgentId, Parts]) -> dict[AgentId, Any]:
-    """Decode minds."""
-    return {agent: from_parts(mind) for agent, mind in parts.items()}
-
-
 _key = msgspec.json.Decoder(Key)
 _completion = msgspec.json.Decoder(Completion)
 
@@ -269,11 +264,6 @@ def answers_of(encoded: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Key, Co
     for bought, completion in encoded:
         _, _, key = bought.partition(b" ")
         yield _key.decode(key), _completion.decode(completion)
-
-
-def info_of(encoded: bytes) -> RunInfo:
-    """Decode a RunInfo."""
-    return msgspec.json.decode(encoded, type=RunInfo)
 
 
 def purchase(buyer: str, key: Key, completion: Completion) -> dict[str, int]:

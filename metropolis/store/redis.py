@@ -92,8 +92,6 @@ from metropolis.store.encoding import (
     decode_snapshot,
     encode_commit,
     encode_initial_state,
-    info_of,
-    minds_of,
     position_of,
     purchases_of,
 )
@@ -103,6 +101,7 @@ from metropolis.store.restarts import RESTARTED, Confirmed
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
+from metropolis.world.parts import from_parts
 
 T = TypeVar("T")
 _REFUSALS: Mapping[str, tuple[type[StoreError], str]] = {
@@ -191,7 +190,7 @@ class RedisStore(CommandStore):
             if encoded is None:
                 raise StoreError(f"{shown(self.url)}: there is no run {self._name!r}")
             with damage_reported(self.shown):
-                info = info_of(encoded)
+                info = msgspec.json.decode(encoded, type=RunInfo)
             self._known = info, Cells(info)
         return self._known
 
@@ -323,13 +322,11 @@ class RedisStore(CommandStore):
                 together.hgetall(f"{self.prefix}{kind}:{agent}")
             found = together.execute()
         self._call("nodes", 1)  # fails if the server has lost some with a restart
-        return minds_of(
-            {
-                agent: {name.decode(): body for name, body in parts.items()}
-                for agent, parts in zip(wanted, found, strict=True)
-                if parts
-            }
-        )
+        return {
+            agent: from_parts({name.decode(): body for name, body in parts.items()})
+            for agent, parts in zip(wanted, found, strict=True)
+            if parts
+        }
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """See Store."""
