@@ -88,44 +88,46 @@ def trace_of(meta: TraceMeta, parts: Sequence[StepParts], first_step: Step = 0) 
 
     `meta` is that of step 0. Failed calls are omitted: their dependents inherit their dependencies.
     """
-    calls = [(step, *call[1:]) for step, (_, of) in enumerate(parts) for call in of]
-    functions = sorted({call.function for _, _, call in calls})
-    models = sorted({call.model for _, _, call in calls})
+    steps = [step for step, (_, of) in enumerate(parts) for _ in of]
+    agents = [agent for _, of in parts for _, agent, _ in of]
+    calls = [call for _, of in parts for _, _, call in of]
+    functions = sorted({call.function for call in calls})
+    models = sorted({call.model for call in calls})
     first: dict[tuple[Step, AgentId], int] = {}
-    for index, (step, agent, _) in enumerate(calls):
-        first.setdefault((step, agent), index)
+    for index, agent_step in enumerate(zip(steps, agents, strict=True)):
+        first.setdefault(agent_step, index)
     parents = [
         sorted(first[step, agent] + number for agent, number in call.parents)
-        for step, _, call in calls
+        for step, call in zip(steps, calls, strict=True)
     ]
 
     def column(values: list[int]) -> Any:
         return np.array(values, np.int32)
 
     count = len(calls)
-    texts = any(call.prompt is not None for _, _, call in calls)
+    texts = any(call.prompt is not None for call in calls)
     all_calls = Calls(
-        step=column([step for step, _, _ in calls]),
-        agent=column([agent for _, agent, _ in calls]),
-        function=column([functions.index(call.function) for _, _, call in calls]),
+        step=column(steps),
+        agent=column(agents),
+        function=column([functions.index(call.function) for call in calls]),
         functions=tuple(functions),
-        model=column([models.index(call.model) for _, _, call in calls]),
+        model=column([models.index(call.model) for call in calls]),
         models=tuple(models),
         # even an empty answer takes an iteration
-        prompt_tokens=column([max(1, call.prompt_tokens) for _, _, call in calls]),
-        output_tokens=column([max(1, call.output_tokens) for _, _, call in calls]),
+        prompt_tokens=column([max(1, call.prompt_tokens) for call in calls]),
+        output_tokens=column([max(1, call.output_tokens) for call in calls]),
         prefix_id=np.full(count, -1, np.int64),
         prefix_tokens=np.zeros(count, np.int32),
         parent_offsets=np.cumsum([0, *map(len, parents)]).astype(np.int64),
         parents=np.array([parent for of in parents for parent in of], np.int64),
-        prompt=[call.prompt for _, _, call in calls] if texts else None,
-        completion=[call.completion for _, _, call in calls] if texts else None,
+        prompt=[call.prompt for call in calls] if texts else None,
+        completion=[call.completion for call in calls] if texts else None,
     )
     start = meta.start + timedelta(seconds=first_step * meta.step_s)
     return Trace(
         replace(meta, start=start),
         np.array([at for at, _ in parts], np.float32).reshape(-1, len(meta.agents), 2),
-        all_calls.keep(np.array([not call.failed for _, _, call in calls], np.bool_)),
+        all_calls.keep(np.array([not call.failed for call in calls], np.bool_)),
     )
 
 
