@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isasyncgen, iscoroutine, isgenerator
 from typing import TypeVar
@@ -58,7 +58,7 @@ def edited(
     for name, agent in people.items():
         restore(agent, checkpoint.agents[name])
         agent.begin_step(seed, checkpoint.step)
-    minds = _minds(people.values())
+    minds = {name: msgspec.json.encode(save(agent)) for name, agent in people.items()}
     before = {entity.name: entity for entity in checkpoint.entities}
     events = list(checkpoint.events)
     moment = Moment(checkpoint.step, _ByName(before), events, _ByName(people))
@@ -67,19 +67,14 @@ def edited(
         if not isasyncgen(returned):
             returned.close()
         raise MetropolisError("the edit is an async function or a generator; use a plain function")
-    _check(moment, world, people, checkpoint)
-    for name, agent in people.items():
-        if agent.name != name:
-            raise MetropolisError(
-                f"the edit renames the agent {name!r} to {cut(agent.name)}; agents keep their names"
-            )
-        check_names(agent)
-    minds_now, now = _minds(people.values()), moment.entities
-    names = {name for name in people if minds[name] != minds_now[name]}
+    _check(moment, checkpoint.step)
+    _check_agents(moment.agents, people)
+    _check_entities(moment.entities, list(people), checkpoint, world)
+    saved, now = {name: save(agent) for name, agent in people.items()}, moment.entities
+    names = {name for name in people if minds[name] != msgspec.json.encode(saved[name])}
     names |= {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
     for one, other in ((moment.events, checkpoint.events), (checkpoint.events, moment.events)):
         names |= {event.source for event in one if event not in other}
-    saved = {name: save(agent) for name, agent in people.items()}
     for name, agent in people.items():
         try:
             restore(agent, saved[name])
@@ -96,37 +91,57 @@ def edited(
     return content, tuple(sorted(names))
 
 
-def _minds(agents: Iterable[Agent]) -> dict[str, bytes]:
-    return {agent.name: msgspec.json.encode(save(agent)) for agent in agents}
-
-
-def _check(
-    moment: Moment, world: World, people: Mapping[str, Agent], checkpoint: Checkpoint
-) -> None:
+def _check(moment: Moment, step: Step) -> None:
+    """Check the fields of the moment, and its events."""
     for name, kind in (("entities", dict), ("events", list), ("agents", dict)):
         if not isinstance(found := getattr(moment, name), kind):
             raise MetropolisError(
                 f"the edit has replaced moment.{name} by {cut(found)}; it should stay a "
                 f"{kind.__name__}, of which an edit changes the items"
             )
-    if moment.step != checkpoint.step:
+    if moment.step != step:
         raise MetropolisError(
-            f"the edit has replaced moment.step, {checkpoint.step}, by {cut(moment.step)}; a "
-            "branch begins where --at says"
+            f"the edit has replaced moment.step, {step}, by {cut(moment.step)}; a branch begins "
+            "where --at says"
         )
-    for name, entity in moment.entities.items():
-        if not isinstance(entity, Entity) or entity.name != name:
+    for event in moment.events:
+        if not isinstance(event, Event) or event.step != step - 1:
             raise MetropolisError(
-                f"the edit has replaced the entity {name!r} by {cut(entity)}; it should be an "
-                "Entity of that name"
+                f"the edit has left the event {cut(event)}; step {step} perceives Events of step "
+                f"{step - 1}"
             )
-    if {name: id(agent) for name, agent in moment.agents.items()} != {
+
+
+def _check_agents(agents: Mapping[str, Agent], people: Mapping[str, Agent]) -> None:
+    """Check that `agents` are those that the edit was given, `people`, with their names."""
+    if {name: id(agent) for name, agent in agents.items()} != {
         name: id(agent) for name, agent in people.items()
     }:
         raise MetropolisError(
             "the edit has replaced, added or removed an agent; it should change the agents' fields"
         )
-    entities, names = list(moment.entities.values()), list(people)
+    for name, agent in people.items():
+        if agent.name != name:
+            raise MetropolisError(
+                f"the edit renames the agent {name!r} to {cut(agent.name)}; agents keep their names"
+            )
+        check_names(agent)
+
+
+def _check_entities(
+    edited_entities: Mapping[str, Entity],
+    names: Sequence[str],
+    checkpoint: Checkpoint,
+    world: World,
+) -> None:
+    """Check that the agents `names` can go on from the checkpoint with these entities."""
+    for name, entity in edited_entities.items():
+        if not isinstance(entity, Entity) or entity.name != name:
+            raise MetropolisError(
+                f"the edit has replaced the entity {name!r} by {cut(entity)}; it should be an "
+                "Entity of that name"
+            )
+    entities = list(edited_entities.values())
     check_entities(world, entities, names)
     known = {entity.name for entity in checkpoint.entities}
     check_free_names("the edit adds", (one for one in entities if one.name not in known), names)
@@ -136,10 +151,4 @@ def _check(
             raise MetropolisError(
                 f"the edit has moved {name!r} from {was} to {now}; only steps move agents: change "
                 "where it wants to go"
-            )
-    for event in moment.events:
-        if not isinstance(event, Event) or event.step != moment.step - 1:
-            raise MetropolisError(
-                f"the edit has left the event {cut(event)}; step {moment.step} perceives Events "
-                f"of step {moment.step - 1}"
             )
