@@ -197,14 +197,8 @@ class EngineClient:
 
         An ordered request has a `priority`.
         """
-        lines = [f"{method} {self._base}{path} HTTP/1.1", f"Host: {self._host}"]
-        dropped = DROPPED_HEADERS | {name.lower() for name in headers if _is_placement(name)}
-        if self._api_key is not None:
-            dropped |= CREDENTIALS
-            lines.append(f"Authorization: Bearer {self._api_key}")
-        lines += [f"{name}: {value}" for name, value in _forwarded(headers.items(), dropped)]
-        if priority is not None and self.traits.kind == VLLM and self.traits.takes_priorities:
-            lines.append(f"{VLLM_PRIORITY}: {priority}")
+        lines = self._lines(method, path, headers, priority)
+        key = None if self._api_key is not None else headers.get("Authorization")
         fresh = False
         while True:
             fields = {} if priority is None else self._fields(path, priority)
@@ -212,7 +206,6 @@ class EngineClient:
             length = sum(map(len, parts))
             head = "\r\n".join([*lines, f"Content-Length: {length}\r\n\r\n"])
             request = b"".join((head.encode("utf-8", "surrogateescape"), *parts))
-            key = None if self._api_key is not None else headers.get("Authorization")
             abort = _Abort(fields["rid"], key) if "rid" in fields else None
             connection = None
             try:
@@ -293,6 +286,20 @@ class EngineClient:
             aborting = asyncio.get_running_loop().create_task(self._send_abort(abort))
             self._aborts.add(aborting)
             aborting.add_done_callback(self._aborts.discard)
+
+    def _lines(
+        self, method: str, path: str, headers: Mapping[str, str], priority: int | None
+    ) -> list[str]:
+        """Return the head of the request to send, without the length of its body."""
+        lines = [f"{method} {self._base}{path} HTTP/1.1", f"Host: {self._host}"]
+        dropped = DROPPED_HEADERS | {name.lower() for name in headers if _is_placement(name)}
+        if self._api_key is not None:
+            dropped |= CREDENTIALS
+            lines.append(f"Authorization: Bearer {self._api_key}")
+        lines += [f"{name}: {value}" for name, value in _forwarded(headers.items(), dropped)]
+        if priority is not None and self.traits.kind == VLLM and self.traits.takes_priorities:
+            lines.append(f"{VLLM_PRIORITY}: {priority}")
+        return lines
 
     def _fields(self, path: str, priority: int) -> dict[str, Any]:
         """Return the fields to add to the client's body for this kind of engine.
