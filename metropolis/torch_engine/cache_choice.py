@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+import msgspec
+
 from metropolis.policy.base import QueuedRequest
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest
 from metropolis.reuse.faults import (
@@ -23,8 +25,7 @@ from metropolis.torch_engine.prefix_cache import PrefixCache
 from metropolis.types import MetropolisError
 
 
-@dataclass(frozen=True, slots=True)
-class ReuseOrder:
+class ReuseOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request's order to start from the cache of the model `sender`; the gateway adds it.
 
     `recompute` are the bands of layers that the request's own model computes.

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import msgspec
 
 from metropolis.names import first_line
-from metropolis.reuse.plan import Band
 from metropolis.torch_engine.cache_choice import ReuseOrder
 from metropolis.torch_engine.generation_request import GenerationRequest
 from metropolis.torch_engine.sampling import Sampling
@@ -93,11 +92,6 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Reuse(msgspec.Struct, forbid_unknown_fields=True):
-    sender: str
-    recompute: tuple[Band, ...] = ()
-
-
 Stop = Annotated[str, msgspec.Meta(max_length=STOP_CHARACTERS_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -120,7 +114,7 @@ class Body(msgspec.Struct):
     ignore_eos: bool | None = None
     priority: Annotated[int, msgspec.Meta(ge=-SEED_MAX, le=SEED_MAX - 1)] | None = None
     rid: str | None = None
-    reuse: _Reuse | None = None
+    reuse: ReuseOrder | None = None
     # What the engine does not implement: see NEUTRAL.
     n: Any = None
     best_of: Any = None
@@ -159,7 +153,6 @@ class Body(msgspec.Struct):
     def request(self, model: str, prompt: list[int]) -> GenerationRequest:
         """The request for an answer of `model` to the tokens of its prompt."""
         most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        reuse = self.reuse
         return GenerationRequest(
             model,
             prompt,
@@ -173,7 +166,7 @@ class Body(msgspec.Struct):
             self.schema,
             bool(self.ignore_eos),
             self.priority or 0,
-            None if reuse is None else ReuseOrder(reuse.sender, reuse.recompute),
+            self.reuse,
             self.rid,
         )
 
