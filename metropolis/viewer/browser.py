@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 import tempfile
 import webbrowser
 
@@ -16,5 +15,4 @@ def open_browser(url: str) -> None:
             f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(url)}">'
             f'<a href="{html.escape(url)}">Open the viewer</a>'
         )
-    os.chmod(path, 0o600)
     webbrowser.open(f"file://{path}")
