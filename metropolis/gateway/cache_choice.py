@@ -1,4 +1,4 @@
-"""What placed requests start from, of the caches that their engines are assumed to hold.
+"""The cache that a placed request starts from, of those that its engine is assumed to hold.
 
 An engine is assumed to hold the prompts that it was sent, by model; it reports what it had.
 """
@@ -34,9 +34,9 @@ class CacheChoice:
     def order(
         self, request: QueuedRequest, instance: int, traits: Traits, capacity_tokens: int
     ) -> dict[str, Any] | None:
-        """What tells the engine of `traits` what `request`, placed there, starts from.
+        """The order to the engine of `traits`, where `request` is placed, to start from a cache.
 
-        None: its model's own cache alone. Raises PluginError.
+        None: it starts from its model's own cache alone. Raises PluginError.
         """
         if request.model is None or not request.prefix:
             return None

@@ -33,7 +33,7 @@ class Movable(Protocol):
 class EnginePool:
     """Probes engines, and reports to `scheduling` which answer; `log` receives changes.
 
-    `reuse` chooses which caches prefills start from, on engines that can be told.
+    `reuse` chooses which caches prefills start from, on engines that take such orders.
 
     The dispatcher learns the KV cache size of each engine, unless `learns_capacity` is False.
     Raises MetropolisError when an engine is listed twice.

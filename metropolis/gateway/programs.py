@@ -19,7 +19,7 @@ from metropolis.gateway.request_parsing import ClientRequest
 from metropolis.policy.base import QueuedRequest
 
 FUNCTIONS_MAX = 1000
-"""Maximum number of named functions, and of inferred ones, which thus cannot displace named ones:
+"""Maximum number of named functions, and of inferred ones, which therefore displace no named ones:
 policies and metrics keep data for each. A new function replaces one without a request for
 FUNCTION_IDLE_S; if there is none, it counts as OTHER."""
 FUNCTION_IDLE_S = 600.0

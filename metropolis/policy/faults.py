@@ -70,7 +70,7 @@ def next_due_s(policy: Policy, now_s: float, *, has_changed: bool) -> float:
     """The policy's `due_s` after it passed `now_s`, at least that.
 
     Raises as `due_s_of`, and when it is not later although nothing `has_changed` since: the policy
-    would be called for ever.
+    would be called endlessly.
     """
     due_s = due_s_of(policy)
     if due_s <= now_s and not has_changed:

@@ -1,4 +1,4 @@
-"""Who may ask the viewer's server: a token, a host that is no other site's name, and headers.
+"""Access control of the viewer's server: a token, the Host header, and headers of its answers.
 
 The page and its scripts need no token; data and commands do. The token is in the fragment of the
 URL, which browsers do not send.
@@ -36,7 +36,7 @@ class Access:
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     def accepts_host(self, header: str | None) -> bool:
-        """Whether the request names this machine, by an address or as it was told to.
+        """Whether a Host header is an address, localhost, or the host of this server.
 
         Another site's name may resolve to this machine (DNS rebinding), an address cannot.
         """

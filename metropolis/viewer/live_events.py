@@ -1,4 +1,4 @@
-"""Follows the sides while pages watch, and tells them what has changed."""
+"""Refreshes the sides while pages watch them, and sends the changes to the pages."""
 
 from __future__ import annotations
 

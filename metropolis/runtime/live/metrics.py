@@ -1,6 +1,6 @@
 """Prometheus metrics of a run, served on the loopback interface by a thread of its own.
 
-They are read from the run when they are asked for; the run itself only times committed calls.
+They are read from the run at each request for them; the run itself only times committed calls.
 """
 
 from __future__ import annotations

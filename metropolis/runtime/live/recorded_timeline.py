@@ -84,7 +84,7 @@ class RecordedTimeline:
         return agent in self._committed and self._committed[agent][1] < self._now_s
 
     def waiting(self, edges: Mapping[AgentId, AgentId | None]) -> None:
-        """Changes of whom agents wait for; None: they do not, and run or have finished."""
+        """Agents now wait for others; None: an agent waits for none: it runs or has finished."""
         for agent, blocker in edges.items():
             if blocker is not None and agent in self._committed:
                 self._writer.waiting(self._committed[agent][0] + 1, agent, blocker)
