@@ -23,9 +23,7 @@ from metropolis.viewer.data.chunks import (
     count_of,
 )
 
-Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 NUMBER_BITS = 20
 """Bits of a call's number within its agent-step, in the key of the call."""
 ROWS_MAX = 1 << 28
