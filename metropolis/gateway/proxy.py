@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from metropolis.gateway.engine_client import EngineClient, Reply
 from metropolis.gateway.engine_pool import EnginePool
-from metropolis.gateway.exchange import ExchangeState
+from metropolis.gateway.exchange import Exchange, ExchangeState
 from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.models import UnknownModelError, model_named_in
@@ -142,18 +142,7 @@ class Gateway:
             finally:
                 driver.close()
         except BaseException as error:
-            failure_status = status_of(error)
-            if failure_status == CLIENT_CLOSED and status and exchange.is_at_its_end:
-                raise  # the client has all of it
-            is_unplaceable = isinstance(error, PluginError | UnknownModelError)
-            if not status or is_unplaceable or failure_status in (CLIENT_CLOSED, BAD_GATEWAY):
-                status = failure_status
-            if isinstance(error, PluginError):
-                self._log_fault(error)
-            if status == CLIENT_CLOSED:
-                self.metrics.aborted += 1
-            elif status == TOO_MANY_REQUESTS:
-                self.metrics.refused += 1
+            status = self._failed(error, exchange, status)
             raise
         finally:
             self.pool.in_progress.discard(driver)
@@ -229,6 +218,25 @@ class Gateway:
             return function()
         async with self._parsing:
             return await asyncio.to_thread(function)
+
+    def _failed(self, error: BaseException, exchange: Exchange, begun_status: int) -> int:
+        """Count a request that ends with `error`; return its status.
+
+        `begun_status` is that of the answer, if one has begun; otherwise 0.
+        """
+        status = status_of(error)
+        if begun_status and status == CLIENT_CLOSED and exchange.is_at_its_end:
+            return begun_status  # the client has all of it
+        is_unplaceable = isinstance(error, PluginError | UnknownModelError)
+        if begun_status and not is_unplaceable and status not in (CLIENT_CLOSED, BAD_GATEWAY):
+            status = begun_status
+        if isinstance(error, PluginError):
+            self._log_fault(error)
+        if status == CLIENT_CLOSED:
+            self.metrics.aborted += 1
+        elif status == TOO_MANY_REQUESTS:
+            self.metrics.refused += 1
+        return status
 
     def _account(self, request: QueuedRequest, driver: ExchangeDriver, status: int) -> None:
         """Record the end of `request` with `status`; 200 means that it was answered."""
