@@ -8,31 +8,11 @@ So all agents are at the same step, and a run resumed there equals a run begun t
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 from metropolis.runtime.folder.checkpoint import Checkpoint, Checkpoints, Past
-from metropolis.types import AgentId, Step
-from metropolis.world.entities import Entity, Event
-
-
-class Source(Protocol):
-    """The source of worlds and minds: an `Executor`; see also `Store`."""
-
-    def keep_minds(self, step: Step) -> bool:
-        """Save every agent's mind on arrival at `step`; False: an agent is already there."""
-
-    def kept_minds(self) -> Mapping[AgentId, Any]:
-        """The minds at the step passed to `keep_minds`, once all agents have reached it."""
-
-    def minds(self) -> Mapping[AgentId, Any]:
-        """The current minds; all agents are at one step, and none is running."""
-
-    def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
-        """The entities and events that agents can see in `step`, which is the floor."""
-
-    def check_lease(self) -> None:
-        """Raise StoreError if another process has taken the run: what was read may be its own."""
+from metropolis.runtime.live.executor import Executor
+from metropolis.types import Step
 
 
 class Checkpointer:
@@ -42,11 +22,11 @@ class Checkpointer:
         self,
         checkpoints: Checkpoints,
         names: Sequence[str],
-        source: Source,
+        executor: Executor,
         last_step: Step,
         every_wall_s: float,
     ) -> None:
-        self._checkpoints, self._names, self._source = checkpoints, names, source
+        self._checkpoints, self._names, self._executor = checkpoints, names, executor
         self._last, self._every_wall_s = last_step, every_wall_s
         self._due_wall_s = time.monotonic() + every_wall_s
         self._ahead = 1
@@ -62,17 +42,17 @@ class Checkpointer:
         aim = newest_step + self._ahead
         if self.step < self._last or aim >= self._last or time.monotonic() < self._due_wall_s:
             return
-        if self._source.keep_minds(aim):
+        if self._executor.keep_minds(aim):
             self.step, self._ahead = aim, 1
         else:
             self._ahead *= 2
 
     def write(self, past: Past, now_s: float) -> None:
         """Write the checkpoint of `step`, now the floor; `now_s` is the run's clock."""
-        entities, events = self._source.world(self.step)
-        at_last = self.step == self._last
-        minds = self._source.minds() if at_last else self._source.kept_minds()
-        self._source.check_lease()
+        entities, events = self._executor.world(self.step)
+        at_last = self.step == self._last  # then no agent is running
+        minds = self._executor.minds() if at_last else self._executor.kept_minds()
+        self._executor.check_lease()
         agents = {name: minds[number] for number, name in enumerate(self._names)}
         self._checkpoints.add(Checkpoint(self.step, entities, events, agents, now_s, past))
         self.step = self._last
