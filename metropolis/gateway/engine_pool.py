@@ -143,8 +143,9 @@ class EnginePool:
         try:
             async with asyncio.timeout(PROBE_S):
                 reply = await engine.send("GET", path, headers)
-        except TimeoutError as error:
-            self.suspect(instance, engine.lost(error))
+        except TimeoutError:
+            late = TimeoutError(f"it did not answer within {PROBE_S:g} s")
+            self.suspect(instance, engine.lost(late))
             return None
         except EngineLostError as error:
             self.suspect(instance, error)

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from metropolis.dispatch.fixed import RoundRobin
+from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.proxy import Gateway
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_preemption import Impatient, at_step, counted, text_of, words
@@ -103,6 +104,22 @@ def test_models_are_asked_of_another_engine_when_one_hangs(
                 assert models.status == 200
 
     asyncio.run(ask())
+
+
+def test_an_engine_that_lists_no_models_in_time_is_lost_for_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_S", 0.05)
+
+    async def ask() -> list[str]:
+        engine, logged = StubEngine(), list[str]()
+        async with gateway_before(engine, log=logged.append) as (_, gateway):
+            hang(engine)
+            with pytest.raises(EngineLostError):
+                await gateway.pool.models("/v1/models", {})
+        return logged
+
+    assert any("was lost: it did not answer within 0.05 s" in line for line in asyncio.run(ask()))
 
 
 def test_what_cannot_be_repeated_and_what_has_nowhere_to_go_waits() -> None:
