@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request, UnavailableError
 from metropolis.llm.journal import key_of
 from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
+from metropolis.types import Step
+from tests.runtime.walkers import author
 
 LONG_LEASE_S = 30.0
 """No lease runs out, however slow the machine: that would buy answers twice."""
@@ -27,6 +31,22 @@ class Counts:
         completion = await super().complete(request)
         self.bought[key_of(request)] += 1
         return completion
+
+
+class Counting(Counts, Scripted):
+    """The offline author, with counted answers."""
+
+    def __init__(self, fails_at: int = 1 << 30) -> None:
+        super().__init__(author, fails_at=fails_at)
+
+
+def leave(run: Simulation, steps: Step, at: Step) -> None:
+    """Run up to `steps`, and leave the run once step `at` is recorded."""
+    records = run.steps(steps)
+    for record in records:
+        if record.step >= at:
+            break
+    records.close()
 
 
 def same(result: RunResult, whole: RunResult) -> None:

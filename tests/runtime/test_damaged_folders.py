@@ -32,6 +32,7 @@ from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import MetropolisError
 from tests.forgery import forge
+from tests.runtime.purchases import leave
 from tests.runtime.walkers import Meadow, Walker, author
 
 STEPS = 10
@@ -77,17 +78,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     whole = simulation(finished, checkpoint_wall_s=0).run(STEPS)
     simulation(ended).run(STEPS)
     for folder, wall_s in ((interrupted, 0.0), (early, 1000.0)):
-        steps = simulation(folder, checkpoint_wall_s=wall_s).steps(STEPS)
-        for record in steps:
-            if record.step == 6:
-                break
-        steps.close()
+        leave(simulation(folder, checkpoint_wall_s=wall_s), STEPS, 6)
     fork(finished, branch, 5)
-    left = simulation(branch, resume=True, checkpoint_wall_s=0).steps(STEPS)
-    for record in left:
-        if record.step == 8:
-            break
-    left.close()
+    leave(simulation(branch, resume=True, checkpoint_wall_s=0), STEPS, 8)
     simulation(top / "other", words=other_author, checkpoint_wall_s=0).run(STEPS)
     return Runs(folders, top / "other", whole)
 

@@ -32,6 +32,7 @@ from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.store import seals
 from metropolis.types import MetropolisError
+from tests.runtime.purchases import leave
 from tests.runtime.test_damaged_folders import watched
 from tests.runtime.walkers import Meadow, Walker, author
 
@@ -204,11 +205,7 @@ class Stopped:
 
 
 def reach_half(out: Path) -> None:
-    steps = simulation(out, Uneven, store="embedded").steps(STEPS)
-    for record in steps:
-        if record.step == STOPPED_AT:
-            break
-    steps.close()
+    leave(simulation(out, Uneven, store="embedded"), STEPS, STOPPED_AT)
 
 
 PROGRAM = """

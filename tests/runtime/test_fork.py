@@ -28,19 +28,12 @@ from metropolis.runtime.reruns.edit_context import Moment
 from metropolis.types import MetropolisError
 from metropolis.world.entities import Entity, Event
 from tests.forgery import forge
-from tests.runtime.purchases import Counts
-from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
+from tests.runtime.purchases import Counting
+from tests.runtime.walkers import Meadow, PlainWalker, Walker
 
 STEPS = 20
 SEED = 5
 ISLANDS = [(x + far, y) for far in (0, 100) for x in range(6) for y in range(6)]
-
-
-class Counting(Counts, Scripted):
-    """The offline author, with counted answers."""
-
-    def __init__(self) -> None:
-        super().__init__(author)
 
 
 class Town:

@@ -12,7 +12,8 @@ from metropolis.runtime.folder.checkpoint import Checkpoints
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
-from tests.runtime.test_stored import STEPS, Counting, simulation
+from tests.runtime.purchases import Counting, leave
+from tests.runtime.test_stored import STEPS, simulation
 
 
 def refuse(*_: Any, **__: Any) -> NativeController:
@@ -37,11 +38,7 @@ def test_a_run_that_steps_back_leaves_no_later_checkpoint(tmp_path: Path) -> Non
     out = tmp_path / "it"
     run = simulation(Counting(), out=out, store="embedded", checkpoint_wall_s=0)
     run._stored.store.collect = lambda *_: None  # type: ignore[method-assign]
-    steps = run.steps(STEPS)
-    for record in steps:
-        if record.step == STEPS // 2:
-            break
-    steps.close()
+    leave(run, STEPS, STEPS // 2)
     assert Checkpoints(out / "checkpoints").steps()[-1] > 0
     again = simulation(Counting(), out=out, store="embedded", resume=True)
     steps = again.steps(STEPS)

@@ -20,15 +20,10 @@ from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.workers import leases
 from metropolis.workers.claim_worker import ClaimingWorker
-from tests.runtime.purchases import LONG_LEASE_S, Counts, same
-from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
+from tests.runtime.purchases import LONG_LEASE_S, Counting, same
+from tests.runtime.walkers import Meadow, PlainWalker, Walker
 
 STEPS = 30
-
-
-class Counting(Counts, Scripted):
-    def __init__(self, fails_at: int = 1 << 30) -> None:
-        super().__init__(author, fails_at=fails_at)
 
 
 def simulation(

@@ -17,8 +17,8 @@ from metropolis.runtime.live.result import RunResult
 from metropolis.store.base import StoreError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
-from tests.runtime.purchases import same
-from tests.runtime.test_stored import STEPS, Counting, simulation
+from tests.runtime.purchases import Counting, leave, same
+from tests.runtime.test_stored import STEPS, simulation
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Checkpoi
 def left_at(step: int, backend: Counting, out: Path, store: str) -> None:
     """Start a run in `store` and stop it after `step`."""
     run = simulation(backend, out=out, store=store, workers=2, checkpoint_wall_s=0)
-    steps = run.steps(STEPS)
-    for record in steps:
-        if record.step >= step:
-            break
-    steps.close()
+    leave(run, STEPS, step)
 
 
 @pytest.mark.parametrize("where", [{}, {"store": "embedded"}, {"store": "memory"}])
@@ -64,11 +60,7 @@ def test_its_server_is_wiped_or_changed(
     for later, where in ((STEPS // 2, {}), (STEPS, {"store": "embedded"})):
         run = simulation(backend, out=out, resume=True, checkpoint_wall_s=0, **where)
         assert run.first_step > 0
-        steps = run.steps(STEPS)
-        for record in steps:
-            if record.step == later:
-                break
-        steps.close()
+        leave(run, STEPS, later)
     same(run.result(), lived[0])
     assert json.loads((out / "store.json").read_text())["address"].startswith("embedded:")
     assert max(backend.bought.values()) == 1

@@ -21,7 +21,7 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace
 from metropolis.types import MetropolisError
-from tests.runtime.purchases import Counts
+from tests.runtime.purchases import Counts, leave
 from tests.runtime.purchases import same as same_run
 from tests.runtime.walkers import Meadow, Walker, author
 
@@ -73,11 +73,7 @@ def test_a_run_goes_on_where_it_was_left(
         )
         begun = True
         left_at = draw.randrange(1, STEPS)
-        steps = run.steps(STEPS)
-        for record in steps:
-            if record.step >= left_at:
-                break
-        steps.close()
+        leave(run, STEPS, left_at)
         bought += backend.bought
         if run.result().steps == STEPS:
             break

@@ -25,20 +25,13 @@ from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.memory import MemoryServer
 from metropolis.types import MetropolisError
 from tests.runtime import killable
-from tests.runtime.purchases import LONG_LEASE_S, Counts, same
+from tests.runtime.purchases import LONG_LEASE_S, Counting, leave, same
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 from tests.store.lines import begin
 
 STEPS = 25
 SEED = 5
 LEASE_S = 0.6
-
-
-class Counting(Counts, Scripted):
-    """The offline author, with counted answers."""
-
-    def __init__(self, fails_at: int = 1 << 30) -> None:
-        super().__init__(author, fails_at=fails_at)
 
 
 def simulation(
@@ -88,11 +81,7 @@ def test_a_run_goes_on_where_it_was_left(tmp_path: Path, whole: RunResult) -> No
         backend = Counting()
         where = {"resume": True} if out.exists() else {"store": "embedded"}
         run = simulation(backend, out=out, workers=draw.choice([1, 2]), **where)
-        steps = run.steps(STEPS)
-        for record in steps:
-            if record.step >= left_at:
-                break
-        steps.close()
+        leave(run, STEPS, left_at)
         bought += backend.bought
     same(run.result(), whole)
     assert max(bought.values()) == 1
@@ -142,11 +131,7 @@ def test_answers_ahead_are_in_the_store(
         where: dict[str, Any] = {"resume": True} if out.exists() else {"store": shared.url}
         backend = Late()
         run = simulation(backend, out=out, mode="optimistic", waste_budget=1.0, **where)
-        steps = run.steps(STEPS)
-        for record in steps:
-            if record.step >= left_at:
-                break
-        steps.close()
+        leave(run, STEPS, left_at)
         if left_at < STEPS:
             first = max(run.inspect().steps)
             ahead |= {key for key in backend.bought if key.step > first}

@@ -25,6 +25,7 @@ from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction
 from metropolis.world.user_errors import explanation_of
 from metropolis.world.view import View
+from tests.runtime.purchases import leave
 
 PROFILE = "llama-3-8b/l4"
 
@@ -193,11 +194,7 @@ def test_nothing_goes_on_once_a_run_is_left(caplog: pytest.LogCaptureFixture) ->
 
     world = Line(5, 100)
     for seed in range(20):
-        steps = Simulation(world, [Quick(name) for name in world.names], seed=seed).steps(50)
-        for record in steps:
-            if record.step == seed:
-                break
-        steps.close()
+        leave(Simulation(world, [Quick(name) for name in world.names], seed=seed), 50, seed)
     gc.collect()
     assert not caplog.records
 

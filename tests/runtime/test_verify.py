@@ -22,18 +22,11 @@ from metropolis.runtime.reruns.verify import Verified
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.transaction import Transaction
-from tests.runtime.purchases import Counts
+from tests.runtime.purchases import Counting
 from tests.runtime.test_fork import Town, forget
 from tests.runtime.walkers import Meadow, Walker, author
 
 STEPS = 20
-
-
-class Counting(Counts, Scripted):
-    """The offline author, with counted answers."""
-
-    def __init__(self) -> None:
-        super().__init__(author)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -16,6 +16,7 @@ from metropolis.runtime.reruns.fork import fork
 from metropolis.timeline import writer
 from metropolis.timeline.reader import TimelineFollower, read_timeline
 from tests.runtime import killable
+from tests.runtime.purchases import leave
 from tests.timeline.recorded_runs import calls_in, calls_kept, check, check_blockers, simulation
 
 STEPS = 30
@@ -72,11 +73,7 @@ def test_a_killed_run_leaves_a_timeline_and_continues_it(tmp_path: Path, store: 
 def test_a_run_that_continues_from_a_checkpoint_replaces_what_came_after_it(tmp_path: Path) -> None:
     whole = simulation(tmp_path / "whole").run(12)
     first = simulation(tmp_path / "it", checkpoint_wall_s=0)
-    steps = first.steps(20)
-    for record in steps:
-        if record.step == 7:
-            break
-    steps.close()
+    leave(first, 20, 7)
     begun = read_timeline(tmp_path / "it")
     result = simulation(tmp_path / "it", resume=True).run(12)
     assert result.history_sha256 == whole.history_sha256
@@ -97,11 +94,7 @@ def test_a_run_that_continues_from_a_checkpoint_replaces_what_came_after_it(tmp_
 
 
 def test_a_run_that_is_left_has_written_every_commit(tmp_path: Path) -> None:
-    steps = simulation(tmp_path).steps(20)
-    for record in steps:
-        if record.step == 7:
-            break
-    steps.close()
+    leave(simulation(tmp_path), 20, 7)
     assert not np.isnan(read_timeline(tmp_path).dense("committed_s")[:8]).any()
 
 
