@@ -97,45 +97,58 @@ def tokenize(
     Raises MetropolisError, which names `where`, if the tokenizers differ on a prompt, or if a
     prompt and its answer have more tokens than the models have positions.
     """
-    tokenizer = receiver.tokenizer
-    positions = min(sender.positions, receiver.positions)
     by_context: dict[str, list[Example]] = {}
     for example in examples:
         by_context.setdefault(example.context, []).append(example)
     answer_tokens = 1 + max(
-        len(_encode(tokenizer, one.answer, special=False))
+        len(_encode(receiver.tokenizer, one.answer, special=False))
         for group in by_context.values()
         for one in group
     )
-    passages = []
-    for context, group in by_context.items():
-        prompts = [_prompt(tokenizer, context, one.question) for one in group]
-        encoded = [_encode(tokenizer, *prompt) for prompt in prompts]
-        for prompt, tokens in zip(prompts, encoded, strict=True):
-            if _encode(sender.tokenizer, *prompt) != tokens:
-                raise MetropolisError(
-                    f"{where}: the tokenizers of {sender.name!r} and {receiver.name!r} differ on "
-                    f"the context {context[:40]!r}; caches are shared by models of one tokenizer"
-                )
-            if len(tokens) + answer_tokens > positions:
-                raise MetropolisError(
-                    f"{where}: the prompt of the context {context[:40]!r} and its answer have "
-                    f"{len(tokens) + answer_tokens:,} tokens; the models have {positions:,} "
-                    "positions"
-                )
-        # What a question of no words shares with these ends before the question.
-        bare = _encode(tokenizer, *_prompt(tokenizer, context, ""))
-        columns = zip(bare, *(tokens[:-1] for tokens in encoded), strict=False)
-        shared = sum(1 for _ in takewhile(lambda column: len({*column}) == 1, columns))
-        if not shared:
-            raise MetropolisError(f"{where}: the context {context[:40]!r} has no tokens")
-        device = receiver.device
-        questions = [
-            Question(torch.tensor(tokens[shared:], device=device), one.answer)
-            for tokens, one in zip(encoded, group, strict=True)
-        ]
-        passages.append(Passage(torch.tensor(encoded[0][:shared], device=device), questions))
+    passages = [
+        _passage(context, group, answer_tokens, sender, receiver, where)
+        for context, group in by_context.items()
+    ]
     return Questionnaire(passages, answer_tokens)
+
+
+def _passage(
+    context: str,
+    group: Sequence[Example],
+    answer_tokens: int,
+    sender: Model,
+    receiver: Model,
+    where: str,
+) -> Passage:
+    """The examples of one context; raises MetropolisError as `tokenize`."""
+    tokenizer = receiver.tokenizer
+    positions = min(sender.positions, receiver.positions)
+    prompts = [_prompt(tokenizer, context, one.question) for one in group]
+    encoded = [_encode(tokenizer, *prompt) for prompt in prompts]
+    for prompt, tokens in zip(prompts, encoded, strict=True):
+        if _encode(sender.tokenizer, *prompt) != tokens:
+            raise MetropolisError(
+                f"{where}: the tokenizers of {sender.name!r} and {receiver.name!r} differ on "
+                f"the context {context[:40]!r}; caches are shared by models of one tokenizer"
+            )
+        if len(tokens) + answer_tokens > positions:
+            raise MetropolisError(
+                f"{where}: the prompt of the context {context[:40]!r} and its answer have "
+                f"{len(tokens) + answer_tokens:,} tokens; the models have {positions:,} "
+                "positions"
+            )
+    # What a question of no words shares with these ends before the question.
+    bare = _encode(tokenizer, *_prompt(tokenizer, context, ""))
+    columns = zip(bare, *(tokens[:-1] for tokens in encoded), strict=False)
+    shared = sum(1 for _ in takewhile(lambda column: len({*column}) == 1, columns))
+    if not shared:
+        raise MetropolisError(f"{where}: the context {context[:40]!r} has no tokens")
+    device = receiver.device
+    questions = [
+        Question(torch.tensor(tokens[shared:], device=device), one.answer)
+        for tokens, one in zip(encoded, group, strict=True)
+    ]
+    return Passage(torch.tensor(encoded[0][:shared], device=device), questions)
 
 
 def answer_text(model: Model, tokens: Sequence[int]) -> str:
