@@ -58,6 +58,17 @@ def read_object(path: Path, repair: str) -> dict[str, Any]:
     return content
 
 
+def check_format(
+    path: Path, content: Mapping[str, Any], name: str, version: int, repair: str
+) -> None:
+    """Raise MetropolisError unless the object in `path` states the format `name` and `version`."""
+    if (content.get("format"), content.get("version")) != (name, version):
+        raise MetropolisError(
+            f"{path}: is of another format or version; this release reads {name}, version "
+            f"{version}: {repair}"
+        )
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file atomically, so that it survives a power cut. Raises UnwritableError."""
     partial = path.with_name(f".{path.name}.partial")

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from metropolis.durable import DamagedError, read_object, write_object
+from metropolis.durable import DamagedError, check_format, read_object, write_object
 from metropolis.llm.journal import Journal
 from metropolis.names import cut
 from metropolis.runtime.folder.calls_file import CallsFile, calls_by_step, read_calls
@@ -305,11 +305,7 @@ class RunDirectory:
                 )
             raise MetropolisError(f"{self.root}: holds no run; give the folder of one")
         found = read_object(self._run, "restore the file as the run wrote it")
-        if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
-            raise MetropolisError(
-                f"{self._run}: is of another format or version; this release reads {FORMAT}, "
-                f"version {VERSION}: run the world again"
-            )
+        check_format(self._run, found, FORMAT, VERSION, "run the world again")
         for name, kind in _FIELDS.items():
             try:
                 msgspec.convert(found.get(name), kind)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from metropolis.durable import read_object, write_object
+from metropolis.durable import check_format, read_object, write_object
 from metropolis.rules.metrics import COORDINATE_MAX
 from metropolis.runtime.folder.run_trace import trace_meta
 from metropolis.trace.metadata import meta_from_json, meta_to_json
@@ -79,11 +79,7 @@ def read_view(folder: Path) -> tuple[ViewFile, TraceMeta]:
             f"{folder}: has no {VIEW}, which a run writes when it starts; {REPAIR}"
         )
     found = read_object(path, REPAIR)
-    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
-        raise MetropolisError(
-            f"{path}: is of another format or version; this release reads {FORMAT}, version "
-            f"{VERSION}: {REPAIR}"
-        )
+    check_format(path, found, FORMAT, VERSION, REPAIR)
     try:
         content = msgspec.convert(found, ViewFile)
     except ValueError as error:

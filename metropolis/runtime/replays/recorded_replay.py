@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.durable import read_object, reported, write_object
+from metropolis.durable import check_format, read_object, reported, write_object
 from metropolis.runtime.replays.modes import MODES
 from metropolis.runtime.replays.replay import ReplayResult
 from metropolis.timeline.columns import Calls, Executions, Timeline
@@ -27,6 +27,7 @@ from metropolis.types import MetropolisError
 
 FORMAT, VERSION = "metropolis-replay", 1
 INDEX = "replay.json"
+_REPAIR = "record the replay again"
 _SETTING = ("fleet", "policy", "dispatcher", "metric", "hours", "prefix_reuse")
 
 
@@ -89,15 +90,11 @@ def _write(folder: Path, trace: Trace, results: Sequence[ReplayResult], file: Pa
 def read_recorded_replay(folder: Path) -> RecordedReplay:
     """Read replay.json. Raises MetropolisError if it is damaged, or of another format."""
     path = folder / INDEX
-    found = read_object(path, "record the replay again")
-    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
-        raise MetropolisError(
-            f"{path}: is of another format or version; this release reads {FORMAT}, version "
-            f"{VERSION}: record the replay again"
-        )
+    found = read_object(path, _REPAIR)
+    check_format(path, found, FORMAT, VERSION, _REPAIR)
     lanes, setting = found.get("lanes"), found.get("setting")
     if not isinstance(lanes, list) or not isinstance(setting, dict):
-        raise MetropolisError(f"{path}: lacks lanes or setting; record the replay again")
+        raise MetropolisError(f"{path}: lacks lanes or setting; {_REPAIR}")
     return RecordedReplay(tuple(map(str, lanes)), setting)
 
 
