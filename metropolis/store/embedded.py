@@ -109,12 +109,13 @@ class EmbeddedServer(RedisServer):
     def _start(self) -> int:
         lock = None if self._folder is None else _lock(self._folder)
         try:
-            if self._folder is not None and (flaw := seals.reopen(self._folder)) is not None:
-                raise StoreError(
-                    f"{flaw}; restore the folder, or continue from the run's last "
-                    f"checkpoint with {RECOVERY}"
-                )
-            if self._folder is not None:  # a copied folder contains the address of the original
+            if self._folder is not None:
+                if (flaw := seals.reopen(self._folder)) is not None:
+                    raise StoreError(
+                        f"{flaw}; restore the folder, or continue from the run's last "
+                        f"checkpoint with {RECOVERY}"
+                    )
+                # a copied folder contains the address of the original
                 write_atomically(self._folder / ADDRESS, self._url.encode())
             self._watch = subprocess.Popen(
                 [sys.executable, "-IS", seals.__file__, *self._command()],
