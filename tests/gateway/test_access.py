@@ -17,6 +17,7 @@ from metropolis.gateway.keys import Keys, engine_key
 from metropolis.types import MetropolisError
 from tests.gateway.certificate import CERTIFICATE
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
+from tests.gateway.raw_clients import connected
 from tests.gateway.test_command import running
 from tests.gateway.test_server import PATHS, post
 
@@ -333,11 +334,8 @@ def test_whole_urls_and_several_hosts_are_refused() -> None:
                 ("GET /health", ["localhost", "evil.example"]),
             ):
                 head = [f"{line} HTTP/1.1", *(f"Host: {host}" for host in hosts), "", ""]
-                port = int(url.rpartition(":")[2])
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write("\r\n".join(head).encode())
-                assert b" 400 " in await reader.readline()
-                writer.close()
+                async with connected(url, "\r\n".join(head).encode()) as (reader, _):
+                    assert b" 400 " in await reader.readline()
 
     asyncio.run(ask())
 

@@ -8,8 +8,6 @@ import json
 import logging
 import ssl
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +19,10 @@ from metropolis.gateway.limits import Limits
 from metropolis.gateway.proxy import Gateway
 from tests.gateway.certificate import CERTIFICATE
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
+from tests.gateway.raw_clients import LOOPBACK, connected, post_of
 from tests.gateway.test_server import PATHS, post
 
 SECRET = "sk-very-secret-0123456789"
-LOOPBACK = b"Host: 127.0.0.1\r\n"
-
-
-@asynccontextmanager
-async def connected(
-    url: str, sent: bytes = b""
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Yield a connection on which `sent` has been sent."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    writer.write(sent)
-    await writer.drain()
-    try:
-        async with asyncio.timeout(20):
-            yield reader, writer
-    finally:
-        writer.close()
-
-
-def post_of(body: bytes, length: int | None = None) -> bytes:
-    head = f"POST {PATHS[1]} HTTP/1.1\r\nContent-Length: {length or len(body)}\r\n".encode()
-    return head + LOOPBACK + b"\r\n" + body
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import json
 
+from metropolis.gateway.routes import CHATS
 from tests.gateway.engines import chat, gateway_before
+from tests.gateway.raw_clients import connected, post_of
 from tests.llm.raw_server import RawServer, answer
 
 LARGE = 1_000_000
@@ -28,14 +30,11 @@ def test_idle_connections_hold_no_answer() -> None:
         engine = RawServer(lambda _: [answer(b"x" * LARGE)])
         async with gateway_before(engine) as (url, _):
             before = holders(LARGE)
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[-1]))
-            body = json.dumps(chat("hello")).encode()
-            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(LARGE)
-            await asyncio.sleep(0.1)  # the gateway's task ends
-            assert holders(LARGE) == before
-            writer.close()
+            sent = post_of(json.dumps(chat("hello")).encode(), path=CHATS)
+            async with connected(url, sent) as (reader, _):
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(LARGE)
+                await asyncio.sleep(0.1)  # the gateway's task ends
+                assert holders(LARGE) == before
 
     asyncio.run(ask())

@@ -13,6 +13,7 @@ from aiohttp import web
 from metropolis.dispatch.fixed import RoundRobin
 from metropolis.gateway.exchange import LOSSES_MAX
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, pieces_of, until
+from tests.gateway.raw_clients import connected, post_of
 from tests.gateway.test_plugins import Whimsical
 from tests.gateway.test_preemption import counted, text_of, words
 from tests.gateway.test_server import PATHS, post
@@ -224,16 +225,12 @@ def test_a_stream_whose_rest_cannot_be_ranked_ends_with_the_error() -> None:
         engine, policy = StubEngine(), Whimsical()
         engine.pieces = asyncio.Semaphore(2)
         async with gateway_before(engine, policy=policy) as (url, gateway):
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2]))
-            body = json.dumps(counted("a", 9))
-            head = f"POST {PATHS[1]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
-            writer.write(f"{head}\r\n\r\n{body}".encode())
-            await reader.readuntil(b'" 1"')
-            policy.is_good = False
-            await engine.kill()
-            async with asyncio.timeout(60):
+            sent = post_of(json.dumps(counted("a", 9)).encode())
+            async with connected(url, sent) as (reader, _):
+                await reader.readuntil(b'" 1"')
+                policy.is_good = False
+                await engine.kill()
                 rest = await reader.read()
-            writer.close()
             assert b"the policy Whimsical returned the rank" in rest
             assert b"HTTP/1.1" not in rest
             assert not rest.endswith(b"0\r\n\r\n")  # it is not complete

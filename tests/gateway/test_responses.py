@@ -16,6 +16,7 @@ from metropolis.gateway.routes import (
     RESPONSES,
 )
 from tests.gateway.engines import gateway_before, until
+from tests.gateway.raw_clients import connected
 from tests.gateway.route_engine import BODIES, RouteEngine, asked
 from tests.gateway.test_server import post
 
@@ -158,11 +159,9 @@ def test_an_id_names_no_other_route(id_: str) -> None:
     async def ask() -> None:
         engine = RouteEngine()
         async with gateway_before(engine) as (url, _):
-            port = int(url.rpartition(":")[2])
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(f"GET {RESPONSES}/{id_} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            assert b" 404 " in await reader.readline()
-            writer.close()
+            sent = f"GET {RESPONSES}/{id_} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+            async with connected(url, sent) as (reader, _):
+                assert b" 404 " in await reader.readline()
             assert not engine.paths
 
     asyncio.run(ask())

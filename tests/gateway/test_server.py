@@ -21,6 +21,7 @@ from tests.gateway.engines import (
     pieces_of,
     until,
 )
+from tests.gateway.raw_clients import connected, post_of
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 
@@ -154,13 +155,10 @@ def test_bodies_have_a_bound_unpacked() -> None:
 def test_names_that_cannot_be_shown_are_refused_and_spoil_no_metrics() -> None:
     async def ask() -> None:
         async with gateway_before(StubEngine()) as (url, _), aiohttp.ClientSession() as session:
-            connection = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-            connection[1].write(
-                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
-                b"Connection: close\r\nX-Metropolis-Function: a\xff\r\n\r\n{}"
-            )
-            answer = await connection[0].read()
-            connection[1].close()
+            head = post_of(b"", 2).removesuffix(b"\r\n")
+            fields = b"Connection: close\r\nX-Metropolis-Function: a\xff\r\n\r\n"
+            async with connected(url, head + fields + b"{}") as (reader, _):
+                answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 400 ")
             assert b"header X-Metropolis-Function begins with " in answer
             async with session.get(f"{url}/metrics") as metrics:

@@ -23,6 +23,7 @@ from metropolis.gateway.scheduler_driver import SchedulerDriver
 from metropolis.gateway.server import Server
 from metropolis.policy.fixed import Fcfs
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
+from tests.gateway.raw_clients import connected, post_of
 from tests.gateway.test_preemption import Impatient, at_step, counted, text_of, words
 from tests.gateway.test_server import PATHS, post
 
@@ -115,28 +116,12 @@ async def status_of(url: str) -> int:
         return answer.status
 
 
-@asynccontextmanager
-async def sender_of(
-    url: str, sent: bytes, length: int
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Yield a connection on which `sent` has been sent of a body of `length` bytes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    head = f"POST {PATHS[1]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
-    writer.write(head.encode() + sent)
-    await writer.drain()
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
 def test_a_client_that_sends_nothing_for_long_is_told_so() -> None:
     async def ask() -> None:
         engine = StubEngine()
         async with (
             gateway_before(engine, limits=Limits(stall_s=0.1)) as (url, gateway),
-            sender_of(url, b"{", 100) as (reader, _),
-            asyncio.timeout(20),
+            connected(url, post_of(b"{", 100)) as (reader, _),
         ):
             assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 408 Request Timeout\r\n"
             assert b"no byte of the body arrived for 0.1 s" in await reader.readuntil(b"}}")
@@ -155,7 +140,10 @@ def test_what_has_not_come_whole_holds_up_no_end() -> None:
         url = await server.start("127.0.0.1", 0)
         asked = asyncio.create_task(post(url, counted("a", 1), path=PATHS[1]))
         await until(lambda: engine.raw)
-        async with sender_of(url, b"{", 100), sender_of(url, b"{", 2) as (late, late_writer):
+        async with (
+            connected(url, post_of(b"{", 100)),
+            connected(url, post_of(b"{", 2)) as (late, late_writer),
+        ):
             await until(lambda: len(server._handlings) == 3)
             ending = asyncio.create_task(server.drain())
             await asyncio.sleep(0)
