@@ -64,9 +64,9 @@ def open_server(address: str, *, attach: bool = False) -> Server:
     if kind != "embedded":
         return RedisServer(address)
     folder = Path(rest) if rest else None
-    if attach and folder is None:
-        raise StoreError("embedded alone is a new store without a run; name embedded:FOLDER")
-    if attach and folder is not None:
+    if attach:
+        if folder is None:
+            raise StoreError("embedded alone is a new store without a run; name embedded:FOLDER")
         running = address_of(folder)
         if running is None:
             raise StoreError(
