@@ -27,29 +27,18 @@ SIDE = 14
 WALKS = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
 
 
-class Slow:
+class Slow(Scripted):
     """Answers after a time that `latency_s` gives, and counts requests."""
 
-    name = "slow"
-
     def __init__(self, latency_s: Callable[[Request], float]) -> None:
+        super().__init__(lambda request, random: f"{random.randrange(1000)}")
         self._latency_s = latency_s
-        self._author = Scripted(lambda request, random: f"{random.randrange(1000)}")
         self.sent: Counter[tuple[Any, ...]] = Counter()
-
-    async def check(self) -> None:
-        pass
 
     async def complete(self, request: Request) -> Completion:
         self.sent[request.agent, request.step, request.digest, request.occurrence] += 1
         await asyncio.sleep(self._latency_s(request))
-        return self._author.written(request)
-
-    async def stream(self, request: Request) -> Any:
-        yield await self.complete(request)
-
-    async def close(self) -> None:
-        pass
+        return await super().complete(request)
 
 
 class Field(World):
