@@ -92,15 +92,6 @@ def columns(trace: Trace, folder: Path) -> Path:
         "sec_per_step": 10,
         "start": trace.meta.start.isoformat(),
         "hyper": {"vision_r": trace.meta.perception_radius},
-        "conversations": [
-            {
-                "start": 0,
-                "end": 2,
-                "initiator": trace.meta.agents[-1],
-                "participants": [trace.meta.agents[0], trace.meta.agents[-1]],
-                "n_utterances": 5,
-            }
-        ],
     }
     return dump(folder / "columns.json", content)
 

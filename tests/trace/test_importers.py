@@ -86,13 +86,6 @@ def test_the_runs_own_metadata(claimed_s: int, step_s: int, tmp_path: Path) -> N
     assert meta.start.strftime(DATE) == "June 01, 2023"
 
 
-def test_conversations_are_read_along(tmp_path: Path) -> None:
-    (talk,) = import_recording(
-        recordings.columns(walkers(0, 3, 4), tmp_path)
-    ).recording.conversations
-    assert (talk.start, talk.end, talk.participants, talk.utterances) == (0, 2, (2, 0), 5)
-
-
 def edited(write: Writer, edit: Callable[[Any], object]) -> Writer:
     def damaged(trace: Trace, folder: Path) -> Path:
         path = write(trace, folder)
@@ -220,10 +213,6 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
     ),
     "agents twice": (
         edited(recordings.columns, lambda c: c.update(agents=[ADA, ADA])), ["different names"]
-    ),
-    "conversation": (
-        edited(recordings.columns, lambda c: c["conversations"][0].update(initiator="Zed")),
-        ["conversation 0", "'Zed'"],
     ),
     "master without a step": (
         edited(recordings.master, lambda c: c.pop("2")), ["step 2 is missing", "step 5"]

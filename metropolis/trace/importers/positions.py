@@ -7,14 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.names import cut
-from metropolis.trace.importers.recording import (
-    Conversation,
-    Recording,
-    parse_number,
-    parse_start,
-    parse_tracks,
-)
+from metropolis.trace.importers.recording import Recording, parse_number, parse_start, parse_tracks
 from metropolis.trace.validate import check_slips
 from metropolis.types import MetropolisError
 
@@ -98,7 +91,6 @@ def read_columns(content: dict[str, Any], path: Path) -> Recording:
         movement_metric="manhattan",
         step_s=None if step_s is None else parse_number(step_s, f"{path}: sec_per_step"),
         start=None if start is None else parse_start(start, f"{path}: start"),
-        conversations=_conversations(content.get("conversations", []), agents, path),
     )
 
 
@@ -111,26 +103,3 @@ def _source(source: Any, path: Path) -> str:
     if isinstance(source, dict):
         return ", ".join(str(value) for value in source.values())
     return str(source or path.name)
-
-
-def _conversations(entries: Any, agents: list[str], path: Path) -> tuple[Conversation, ...]:
-    index = {name: i for i, name in enumerate(agents)}
-    conversations = []
-    for i, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-        try:
-            initiator = entry["initiator"]
-            others = [name for name in entry["participants"] if name != initiator]
-            conversations.append(
-                Conversation(
-                    start=int(entry["start"]),
-                    end=int(entry["end"]),
-                    participants=(index[initiator], *(index[name] for name in others)),
-                    utterances=int(entry["n_utterances"]),
-                )
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise MetropolisError(
-                f"{path}, conversation {i}: cannot be parsed ({cut(error)}); it should have"
-                " start, end, n_utterances, and an initiator and participants among the agents"
-            ) from None
-    return tuple(conversations)

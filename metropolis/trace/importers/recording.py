@@ -19,17 +19,6 @@ MIDNIGHT = datetime(2023, 2, 13)
 
 
 @dataclass(frozen=True)
-class Conversation:
-    """A conversation of agents (indices) from the step of the dialogue to `end` (exclusive)."""
-
-    start: int
-    end: int
-    participants: tuple[int, ...]
-    """The initiator comes first."""
-    utterances: int
-
-
-@dataclass(frozen=True)
 class Recording:
     """The content of a movement file, before radius, velocity and map are determined.
 
@@ -47,7 +36,6 @@ class Recording:
     movement_metric: str | None = None
     """The metric of moves, if it differs from that of perception: GenAgent's agents walk to
     4-neighbours but perceive a square."""
-    conversations: tuple[Conversation, ...] = ()
     shown: tuple[Shown, ...] | None = None
     surplus: tuple[str, ...] = ()
     """People with a first position who are not agents of the run."""
