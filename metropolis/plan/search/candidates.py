@@ -19,10 +19,14 @@ def ready_nodes(timeline: Timeline, moment: Moment, stage: Stage) -> list[str]:
     ]
 
 
+def needs_are_met(timeline: Timeline, moment: Moment, stage: Stage) -> bool:
+    """Whether what the nodes of a stage need is finished or in it."""
+    return stage.keys() <= {*ready_nodes(timeline, moment, stage)}
+
+
 def can_run(timeline: Timeline, moment: Moment, stage: Stage) -> bool:
     """Whether a stage fits on the GPUs, and what its nodes need is finished or in it."""
-    ready = ready_nodes(timeline, moment, stage)
-    return all(name in ready for name in stage) and timeline.fits(moment, stage)
+    return needs_are_met(timeline, moment, stage) and timeline.fits(moment, stage)
 
 
 def used_gpus(stage: Stage) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from metropolis.plan.search.candidates import plans_of, ready_nodes, used_gpus
+from metropolis.plan.search.candidates import needs_are_met, plans_of, used_gpus
 from metropolis.plan.timeline import Moment, PlannedStage, Stage, Timeline
 from metropolis.types import MetropolisError
 
@@ -45,8 +45,7 @@ def _stages(timeline: Timeline, moment: Moment) -> Iterator[Stage]:
 
     def extended(stage: Stage, index: int) -> Iterator[Stage]:
         if index == len(names):
-            ready = ready_nodes(timeline, moment, stage)
-            if stage and all(name in ready for name in stage):
+            if stage and needs_are_met(timeline, moment, stage):
                 yield stage
             return
         for plan in plans_of(timeline, names[index]):

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from metropolis.plan.follow import Follower
 from metropolis.plan.search.bound import Bounds
-from metropolis.plan.search.candidates import can_run, kept, ready_nodes, used_gpus
+from metropolis.plan.search.candidates import can_run, kept, needs_are_met, used_gpus
 from metropolis.plan.search.changes import neighbours, seeded, shrunk_early
 from metropolis.plan.search.components import components, filling, part_of
 from metropolis.plan.timeline import Moment, Outlook, PlannedStage, Stage, Timeline
@@ -172,10 +172,10 @@ class Lookahead:
                     yield [changed]
 
     def _is_valid(self, moment: Moment, stage: Stage) -> bool:
-        if not stage or used_gpus(stage) > self._timeline.machine.gpus:
-            return False
-        ready = ready_nodes(self._timeline, moment, stage)
-        return all(name in ready for name in stage)
+        timeline = self._timeline
+        return 0 < used_gpus(stage) <= timeline.machine.gpus and needs_are_met(
+            timeline, moment, stage
+        )
 
 
 def _key(stage: PlannedStage) -> tuple[object, ...]:
