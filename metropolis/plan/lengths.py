@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -28,9 +28,12 @@ class LengthDistribution:
     observed: Counts
 
     @classmethod
-    def of(cls, lengths: Iterable[int] | npt.ArrayLike) -> LengthDistribution:
-        """The distribution of the given lengths. Raises MetropolisError without one above 0."""
-        values = np.sort(np.asarray([*lengths] if isinstance(lengths, Iterable) else lengths))
+    def of(cls, lengths: npt.ArrayLike) -> LengthDistribution:
+        """The distribution of the given lengths.
+
+        Raises MetropolisError if there is none, or one that is not in [1, TOKENS_MAX].
+        """
+        values = np.sort(lengths)
         if (
             not len(values)
             or values.dtype.kind not in "iu"
