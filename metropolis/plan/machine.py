@@ -138,14 +138,11 @@ class Machine:
     def profile(self, model: str, tensor_parallel: int) -> Profile:
         """The costs of an instance of the model. Raises MetropolisError if it does not fit."""
         self.shape(model)
-        return self._profiles(model)[tensor_parallel]
+        return self._plans.profiles(model)[tensor_parallel]
 
     @cached_property
     def _plans(self) -> _Plans:
         return _Plans(self)
-
-    def _profiles(self, model: str) -> dict[int, Profile]:
-        return self._plans.profiles(model)
 
 
 class _Plans(dict[str, tuple[ExecutionPlan, ...]]):

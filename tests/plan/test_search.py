@@ -12,7 +12,7 @@ from metropolis.plan.application import Application, Item, Node
 from metropolis.plan.lengths import LengthDistribution
 from metropolis.plan.machine import Machine
 from metropolis.plan.schedule import simulated
-from metropolis.plan.search.bound import lower_bound_s
+from metropolis.plan.search.bound import Bounds
 from metropolis.plan.search.exhaustive import exhaustive_stages
 from metropolis.plan.search.methods import METHODS, RULES, search
 from metropolis.plan.simulated_run import simulate_run
@@ -29,7 +29,7 @@ def test_ours_is_no_later_than_any_rule_and_no_earlier_than_the_bound(timeline: 
     ends_s = {method: search(fresh(timeline), method, EFFORT).ends_s for method in METHODS}
     # The bounds that end a search are rounded: a rule may be earlier by a last digit.
     assert ends_s["ours"] <= min(ends_s.values()) * (1 + 1e-12)
-    assert lower_bound_s(timeline) <= ends_s["ours"] * (1 + 1e-9)
+    assert Bounds(timeline).whole_s <= ends_s["ours"] * (1 + 1e-9)
 
 
 @settings(max_examples=25, deadline=None)
@@ -47,7 +47,7 @@ def test_no_rule_is_earlier_than_all_schedules(timeline: Timeline) -> None:
     assert best is not None
     best_s = simulated(timeline, "best", best).ends_s
     assert exhaustive_stages(timeline, best_s) is None
-    assert lower_bound_s(timeline) <= best_s * (1 + 1e-9)
+    assert Bounds(timeline).whole_s <= best_s * (1 + 1e-9)
     for method in RULES:
         assert search(fresh(timeline), method).ends_s >= best_s
 
@@ -88,7 +88,7 @@ def test_batches_that_the_memory_limits_are_not_earlier_than_the_bound(model: st
     columns = columns_of(Application("long", {"s": items}, (Node("n", model, ("s",)),)))
     workload = drawn(columns, lengths, machine.shapes, np.random.default_rng(0))
     timeline = Timeline(machine, workload)
-    assert lower_bound_s(timeline) <= search(timeline, "max").ends_s * (1 + 1e-9)
+    assert Bounds(timeline).whole_s <= search(timeline, "max").ends_s * (1 + 1e-9)
 
 
 def test_a_schedule_may_have_more_than_a_hundred_stages() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from metropolis.bench.samullm.paper import DISTRIBUTIONS, MACHINE
 from metropolis.plan.application import Application
 from metropolis.plan.comparison import compare_methods
-from metropolis.plan.search.bound import lower_bound_s
+from metropolis.plan.search.bound import Bounds
 from metropolis.plan.timeline import Timeline
 from metropolis.plan.workload import Columns, Workload, columns_of, drawn
 
@@ -102,7 +102,7 @@ def compared(
             {
                 "setting": application.name,
                 "methods": results,
-                "bound_s": lower_bound_s(Timeline(MACHINE, comparison.planned)),
+                "bound_s": Bounds(Timeline(MACHINE, comparison.planned)).whole_s,
                 **ratios(results),
             }
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -22,7 +21,7 @@ from metropolis.command_options import OutputFolder, on_command_line
 from metropolis.plan.application_file import read_application
 from metropolis.plan.comparison import compare
 from metropolis.plan.plots import write_gantt
-from metropolis.plan.schedule import Schedule, read_schedules, write_schedule
+from metropolis.plan.schedule import read_schedules, write_schedule
 from metropolis.plan.search.methods import METHODS
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.plots import prepare_figures
@@ -104,14 +103,11 @@ def _show_schedules(path: Path, figures: Path | None, is_json: bool) -> None:
     if figures is not None:
         write_gantt(figures, panels, application, 0)
     if is_json:
-        click.echo(json.dumps({"application": application, **_builtins(panels)}, indent=2))
+        content = {"application": application, **msgspec.to_builtins(panels)}
+        click.echo(json.dumps(content, indent=2))
         return
     console = new_console()
     for title, schedule in panels.items():
         console.print(f"{printable(application)}, {title}:\n")
         print_stages(console, schedule, {})
     print_gantt(console, panels, 0)
-
-
-def _builtins(panels: Mapping[str, Schedule]) -> dict[str, object]:
-    return {title: msgspec.to_builtins(schedule) for title, schedule in panels.items()}

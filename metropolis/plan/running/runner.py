@@ -148,7 +148,9 @@ class Runner:
             for name, each in self.running.items()
             if name in unfinished and stage.get(name) == each.plan
         }
-        return placed(self._machine, self._models, stage, stays)
+        machine = self._machine
+        load_s = {name: machine.load_s(self._models[name], plan) for name, plan in stage.items()}
+        return place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
 
     async def _begin(self, stage: Stage) -> None:
         gpus = self._placed(stage)
@@ -277,11 +279,3 @@ class Runner:
             await asyncio.sleep(min(error.retry_after_s, self._options.answer_s))
         else:
             await self._pauses.wait(failures, PAUSE_MAX_S)
-
-
-def placed(
-    machine: Machine, models: Mapping[str, str], stage: Stage, stays: Mapping[str, Gpus]
-) -> dict[str, Gpus] | None:
-    """The GPUs of each node of a stage on `machine`, as in `placement.place`."""
-    load_s = {name: machine.load_s(models[name], plan) for name, plan in stage.items()}
-    return place(machine.gpus, machine.nvlink_group, stage, stays, load_s)

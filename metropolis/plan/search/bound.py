@@ -92,11 +92,6 @@ class Bounds:
         return work_s, chain_s
 
 
-def lower_bound_s(timeline: Timeline) -> float:
-    """Seconds before which the timeline's workload cannot be complete."""
-    return Bounds(timeline).whole_s
-
-
 def _least_gpu_s(timeline: Timeline, name: str) -> Times:
     workload = timeline.workload[name]
     profiles = _profiles(timeline, workload)
