@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -42,59 +44,54 @@ def _completed(found: pa.DataType, wanted: pa.DataType) -> pa.DataType:
 def check_types(schema: pa.Schema, path: Path) -> None:
     """Check the columns' types; wider ones than in `SCHEMA` and absent optional fields are fine."""
 
-    def check(name: str, kind: pa.DataType | None, fits: bool, right: str) -> None:
+    def check(
+        name: str, kind: pa.DataType | None, fits: Callable[[pa.DataType], bool], right: str
+    ) -> None:
         if kind is None:
             raise MetropolisError(f"{path}: the column {name} is missing; it should be {right}")
-        if not fits:
+        if not fits(kind):
             found = shorten(f"{kind}", 80, placeholder=" …")
             raise MetropolisError(f"{path}, column {name}: is {found}; it should be {right}")
 
-    def kind_of(fields: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
-        indices = fields.get_all_field_indices(name)
-        return fields.field(indices[0]).type if len(indices) == 1 else None
-
     for name in ("step", "agent"):
-        kind = kind_of(schema, name)
-        check(name, kind, kind is not None and pa.types.is_integer(kind), "int32")
+        check(name, _kind_of(schema, name), pa.types.is_integer, "int32")
     for name in ("x", "y"):
-        kind = kind_of(schema, name)
-        number = kind is not None and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
-        check(name, kind, number, "float32")
-    kind = kind_of(schema, DEPENDS_ON.name)
-    if DEPENDS_ON.name in schema.names:
-        fits = (
-            kind is not None
-            and _is_list(kind)
-            and _holds(kind.value_type, DEPENDS_ON.type.value_type)
-        )
-        check(DEPENDS_ON.name, kind, fits, f"{DEPENDS_ON.type}, or absent")
-    kind = kind_of(schema, SHOWS.name)
-    if SHOWS.name in schema.names:
-        fits = (
-            kind is not None
-            and pa.types.is_struct(kind)
-            and all(field in list(SHOWS.type) for field in kind)
-        )
-        check(SHOWS.name, kind, fits, f"{SHOWS.type}, or absent")
-    kind = kind_of(schema, "calls")
-    structs = kind is not None and _is_list(kind) and pa.types.is_struct(kind.value_type)
-    check("calls", kind, structs, f"list<{CALL_TYPE}>")
-    assert kind is not None
-    check_slips(_names(kind.value_type), _names(CALL_TYPE), f"{path}, calls")
+        check(name, _kind_of(schema, name), _is_number, "float32")
+    for field in (DEPENDS_ON, SHOWS):
+        if field.name in schema.names:
+            fits = partial(_fits, wanted=field.type)
+            check(field.name, _kind_of(schema, field.name), fits, f"{field.type}, or absent")
+    check("calls", _kind_of(schema, "calls"), _is_list_of_structs, f"list<{CALL_TYPE}>")
+    calls = schema.field("calls").type.value_type
+    check_slips(_names(calls), _names(CALL_TYPE), f"{path}, calls")
     for field in CALL_TYPE:
-        found = kind_of(kind.value_type, field.name)
-        if found is None and field.name not in CALL_FIELDS_REQUIRED:
-            continue
-        if pa.types.is_list(field.type):
-            fits = (
-                found is not None
-                and _is_list(found)
-                and _holds(found.value_type, field.type.value_type)
-            )
-        else:
-            is_right = _is_text if pa.types.is_string(field.type) else pa.types.is_integer
-            fits = found is not None and is_right(found)
-        check(f"calls.{field.name}", found, fits, str(field.type))
+        kind = _kind_of(calls, field.name)
+        if kind is not None or field.name in CALL_FIELDS_REQUIRED:
+            fits = partial(_fits, wanted=field.type)
+            check(f"calls.{field.name}", kind, fits, f"{field.type}")
+
+
+def _kind_of(fields: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
+    """The type of a field; None if it is absent, or there twice."""
+    index = fields.get_field_index(name)
+    return None if index < 0 else fields.field(index).type
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of one type can be read as those of the other."""
+    if pa.types.is_list(wanted):
+        return _is_list(found) and _holds(found.value_type, wanted.value_type)
+    if pa.types.is_struct(wanted):
+        return pa.types.is_struct(found) and all(field in list(wanted) for field in found)
+    return _is_text(found) if pa.types.is_string(wanted) else bool(pa.types.is_integer(found))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def _is_list_of_structs(kind: pa.DataType) -> bool:
+    return _is_list(kind) and bool(pa.types.is_struct(kind.value_type))
 
 
 def _is_text(kind: Any) -> bool:
