@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from metropolis.runtime.folder.edits import edited_entities
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.view_file import ViewFile
+from metropolis.trace.shown import Lines
 from metropolis.types import Position
 from metropolis.world.appearance import SAYS, Appearance, Look, listeners, look_of, utterances
 from metropolis.world.entities import Event
 from metropolis.world.record import StepRecord
-
-Lines = tuple[tuple[str, str], ...]
-"""(speaker, text) of each line of a conversation."""
 
 
 @dataclass(frozen=True)

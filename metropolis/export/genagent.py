@@ -24,15 +24,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 from metropolis.durable import reported
-from metropolis.export.frames import Frame, Frames, Lines, dialogue_of, frames_of, initial_frames
+from metropolis.export.frames import Frame, Frames, dialogue_of, frames_of, initial_frames
 from metropolis.export.genagent_memory import write_memory
 from metropolis.export.genagent_schedule import schedules_of
 from metropolis.names import cut, is_folder_name
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.folder.view_file import ViewFile, read_view
+from metropolis.runtime.folder.view_file import read_view
 from metropolis.trace.importers.genagent import NO_BREAK
 from metropolis.trace.importers.genagent_times import CLOCK, DATE
-from metropolis.trace.schema import TraceMeta
+from metropolis.trace.shown import Lines
 from metropolis.types import MetropolisError, Step
 from metropolis.world.appearance import details_of, number_of, value_at
 
@@ -71,8 +71,6 @@ class GenAgentExport:
     def __init__(self, folder: Path) -> None:
         self._folder, self._directory = folder, RunDirectory(folder)
         self._directory.read()
-        self._view: ViewFile
-        self._meta: TraceMeta
         self._view, self._meta = read_view(folder)
         if self._meta.map is None:
             raise MetropolisError(
@@ -80,7 +78,7 @@ class GenAgentExport:
                 "agents on tiles"
             )
         _check_names(folder, self._meta.agents)
-        self._steps: Step = self._directory.recorded_steps
+        self._steps = self._directory.recorded_steps
         self._midnight = datetime.combine(self._meta.start.date(), datetime.min.time())
         before_s = (self._meta.start - self._midnight).total_seconds()
         self._first = round(before_s / self._meta.step_s)

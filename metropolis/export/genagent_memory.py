@@ -9,9 +9,9 @@ from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
-from metropolis.export.frames import Lines
 from metropolis.runtime.folder.view_file import ViewFile
 from metropolis.trace.schema import TraceMeta
+from metropolis.trace.shown import Lines
 from metropolis.types import Step
 from metropolis.world.appearance import Memories, number_of, objects_at, text_of, value_at
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import metropolis._core as _core
 from metropolis.rules.metrics import Hops, Metric
 from metropolis.rules.native import core_metric
-from metropolis.trace.order import parents_first
+from metropolis.trace.order import parents_first, ranges
 from metropolis.trace.schema import Int32, Int64, Trace
 
 Float64 = npt.NDArray[np.float64]
@@ -111,9 +111,7 @@ def _neighbours_in_graph(
 def _ranges(begin: Int64, end: Int64) -> tuple[Int64, Int64]:
     """All (i, j) with begin[i] <= j < end[i], as two columns."""
     count = end - begin
-    owner = np.repeat(np.arange(len(begin)), count)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    return owner, np.repeat(begin, count) + within
+    return np.repeat(np.arange(len(begin)), count), ranges(begin, count)
 
 
 @dataclass(frozen=True)

@@ -253,8 +253,6 @@ def _unreadable(path: Path, error: BaseException) -> str:
         return f"{path}: does not exist; it should be a trace, a Parquet file"
     if isinstance(error, PermissionError):
         return f"{path}: may not be read by this user; it should be a readable trace"
-    if path.is_dir():
-        return f"{path}: is a folder; it should be a trace, a Parquet file"
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     if path.name == IN_RUN and (path.parent / "run.json").is_file():
         return (

@@ -26,16 +26,12 @@ Advance = Callable[[int], None]
 """Called with the number of agents of each generated town."""
 
 
-def _silently(_agents: int) -> None:
-    """Show no progress."""
-
-
 def generate(
     agents: int = 25,
     hours: Hours = (0.0, 24.0),
     seed: int = 0,
     radius: float | None = None,
-    advance: Advance = _silently,
+    advance: Advance = lambda _: None,
 ) -> Trace:
     """Generate movement and calls, in several towns if the beds of one are not enough.
 
@@ -59,7 +55,7 @@ def tile(
     seed: int = 0,
     shift_s: float = 900.0,
     hours: Hours | None = None,
-    advance: Advance = _silently,
+    advance: Advance = lambda _: None,
 ) -> Trace:
     """`agents` agents in towns side by side; town k uses trace k modulo their number.
 
