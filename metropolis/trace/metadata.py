@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from metropolis.maps.map import GridMap
-from metropolis.names import cut
 from metropolis.trace.schema import TraceMeta
-from metropolis.trace.validate import check_slips
+from metropolis.trace.validate import check_slips, metadata_fault
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis-trace"
@@ -24,9 +24,14 @@ GRAPH_NODES_MAX = 1 << 24
 """Positions are float32, which distinguish no more nodes."""
 _TEXTS = ("name", "metric", "movement_origin", "calls_origin", "source")
 _NUMBERS = ("perception_radius", "max_velocity", "step_s")
-_NUMBERS_READ = (*_NUMBERS, "joint_radius")
 _REQUIRED = ("agents", "perception_radius", "max_velocity")
-_KNOWN = ("format", "version", "agents", *_TEXTS, *_NUMBERS_READ, "start", "map", "graph")
+_FIELDS: dict[str, tuple[Any, str]] = {
+    "agents": (tuple[str, ...], "a list of names"),
+    **dict.fromkeys(_TEXTS, (str, "a text")),
+    **dict.fromkeys(_NUMBERS, (float, "a positive number")),
+    "joint_radius": (float | None, "a positive number"),
+}
+"""Field -> its type, and what it should be."""
 _LAYERS: dict[str, np.dtype[Any]] = {
     "walls": np.dtype("u1"),
     "arenas": np.dtype("<i4"),
@@ -50,10 +55,29 @@ def meta_to_json(meta: TraceMeta) -> str:
 
 def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
     """Parse the metadata `text` of the file `path`; only types are checked."""
+    content = _content(text, path)
+    known: dict[str, Any] = {"name": ""}
+    for field, (kind, right) in _FIELDS.items():
+        if field in content:
+            try:
+                known[field] = msgspec.convert(content[field], kind)
+            except msgspec.ValidationError:
+                raise metadata_fault(path, field, content[field], right) from None
+    if "start" in content:
+        try:
+            known["start"] = datetime.fromisoformat(content["start"])
+        except (ValueError, TypeError):
+            right = "a date and time such as 2023-02-13T00:00:00"
+            raise metadata_fault(path, "start", content["start"], right) from None
+    if content.get("map") is not None:
+        known["map"] = _map_from_json(content["map"], path)
+    if content.get("graph") is not None:
+        known["graph"] = _graph_from_json(content["graph"], path)
+    return TraceMeta(**known)
 
-    def refuse(field: str, value: object, right: str) -> MetropolisError:
-        return MetropolisError(f"{path}, metadata: {field} is {cut(value)}; it should be {right}")
 
+def _content(text: bytes | str, path: object) -> dict[str, Any]:
+    """The JSON object, of this format and version, with all fields that a trace needs."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -63,44 +87,21 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
         ) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else content
-        raise refuse("format", found, f"{FORMAT!r}")
+        raise metadata_fault(path, "format", found, f"{FORMAT!r}")
     if content.get("version") != VERSION:
-        raise refuse(
+        raise metadata_fault(
+            path,
             "version",
             content.get("version"),
             f"{VERSION}, which this release reads: recreate the file with `metropolis trace"
             " import` or `metropolis trace generate`, or by running the world again",
         )
-    check_slips(content, _KNOWN, f"{path}, metadata")
+    known = ("format", "version", *_FIELDS, "start", "map", "graph")
+    check_slips(content, known, f"{path}, metadata")
     for field in _REQUIRED:
         if field not in content:
             raise MetropolisError(f"{path}, metadata: {field} is missing; a trace should state it")
-    agents = content["agents"]
-    if not isinstance(agents, list) or not all(isinstance(a, str) for a in agents):
-        raise refuse("agents", agents, "a list of names")
-    known: dict[str, Any] = {"agents": tuple(agents), "name": ""}
-    for field in _TEXTS:
-        if field in content:
-            if not isinstance(content[field], str):
-                raise refuse(field, content[field], "a text")
-            known[field] = content[field]
-    for field in _NUMBERS_READ:
-        if content.get(field) is not None or (field in _NUMBERS and field in content):
-            if type(content[field]) not in (int, float) or abs(content[field]) > 1e300:
-                raise refuse(field, content[field], "a positive number")
-            known[field] = float(content[field])
-    if "start" in content:
-        try:
-            known["start"] = datetime.fromisoformat(content["start"])
-        except (ValueError, TypeError):
-            raise refuse(
-                "start", content["start"], "a date and time such as 2023-02-13T00:00:00"
-            ) from None
-    if content.get("map") is not None:
-        known["map"] = _map_from_json(content["map"], path)
-    if content.get("graph") is not None:
-        known["graph"] = _graph_from_json(content["graph"], path)
-    return TraceMeta(**known)
+    return content
 
 
 def graph_to_json(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -110,25 +111,21 @@ def graph_to_json(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
 
 
 def _graph_from_json(content: Any, path: object) -> tuple[tuple[int, ...], ...]:
-    def refuse(field: str, value: object, right: str) -> MetropolisError:
-        return MetropolisError(
-            f"{path}, metadata: graph.{field} is {cut(value)}; it should be {right}"
-        )
-
     if not isinstance(content, dict):
         raise MetropolisError(f"{path}, metadata: graph should be an object or null")
     nodes, edges = content.get("nodes"), content.get("edges")
     if type(nodes) is not int or not 0 < nodes <= GRAPH_NODES_MAX:
-        raise refuse("nodes", nodes, f"a number of nodes, 1 to {GRAPH_NODES_MAX}")
+        right = f"a number of nodes, 1 to {GRAPH_NODES_MAX}"
+        raise metadata_fault(path, "graph.nodes", nodes, right)
     if not isinstance(edges, list):
-        raise refuse("edges", edges, "a list of pairs of nodes")
+        raise metadata_fault(path, "graph.edges", edges, "a list of pairs of nodes")
     neighbours: list[set[int]] = [set() for _ in range(nodes)]
     for number, edge in enumerate(edges):
         right = f"a pair of different nodes, each 0 to {nodes - 1}"
         ends = edge if isinstance(edge, list) else []
         fit = {node for node in ends if type(node) is int and 0 <= node < nodes}
         if len(ends) != 2 or len(fit) != 2:
-            raise refuse(f"edges[{number}]", edge, right)
+            raise metadata_fault(path, f"graph.edges[{number}]", edge, right)
         neighbours[ends[0]].add(ends[1])
         neighbours[ends[1]].add(ends[0])
     return tuple(tuple(sorted(of)) for of in neighbours)

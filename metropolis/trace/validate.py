@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -104,11 +105,14 @@ def _validate_shown(trace: Trace, path: object) -> None:
         )
 
 
+def metadata_fault(path: object, field: str, value: object, right: str) -> MetropolisError:
+    """The error for a field of the metadata of the file `path`."""
+    return MetropolisError(f"{path}, metadata: {field} is {cut(value)}; it should be {right}")
+
+
 def validate_meta(meta: TraceMeta, path: object) -> None:
     """Check the metadata of the trace."""
-
-    def refuse(name: str, value: object, right: str) -> MetropolisError:
-        return MetropolisError(f"{path}, metadata: {name} is {cut(value)}; it should be {right}")
+    refuse = partial(metadata_fault, path)
 
     if not meta.agents or not all(isinstance(a, str) and a for a in meta.agents):
         raise refuse("agents", meta.agents, "a list of at least one name")
