@@ -270,22 +270,20 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
 
 
 def _validate_calls(calls: Calls, trace: Trace, path: object, place: Place) -> None:
-    n = len(calls)
-    if not n:
+    if not len(calls):
         return
-    if calls.step.min() < 0 or calls.step.max() >= trace.steps:
-        i = int(np.argmax((calls.step < 0) | (calls.step >= trace.steps)))
-        raise MetropolisError(
-            f"{path}: call {i} is at step {calls.step[i]}; it should be 0 to {trace.steps - 1}"
-        )
-    if calls.agent.min() < 0 or calls.agent.max() >= trace.agents:
-        i = int(np.argmax((calls.agent < 0) | (calls.agent >= trace.agents)))
-        raise MetropolisError(
-            f"{path}: call {i} is of agent {calls.agent[i]}; it should be 0 to {trace.agents - 1}"
-        )
+    for where, column, count in (
+        ("at step", calls.step, trace.steps),
+        ("of agent", calls.agent, trace.agents),
+    ):
+        if (bad := (column < 0) | (column >= count)).any():
+            i = int(np.argmax(bad))
+            raise MetropolisError(
+                f"{path}: call {i} is {where} {column[i]}; it should be 0 to {count - 1}"
+            )
     key = calls.step.astype(np.int64) * trace.agents + calls.agent
-    if (np.diff(key) < 0).any():
-        i = int(np.argmax(np.diff(key) < 0)) + 1
+    if (bad := np.diff(key) < 0).any():
+        i = int(np.argmax(bad)) + 1
         raise MetropolisError(
             f"{place(int(calls.step[i]), int(calls.agent[i]))}: this agent-step's call comes after"
             " those of a later one; calls should be sorted by step, then agent"
@@ -300,22 +298,20 @@ def _validate_calls(calls: Calls, trace: Trace, path: object, place: Place) -> N
 
     for field in ("prompt_tokens", "output_tokens"):
         tokens = getattr(calls, field)
-        if tokens.min() < 1:
-            i = int(np.argmax(tokens < 1))
+        if (bad := tokens < 1).any():
+            i = int(np.argmax(bad))
             raise refuse(i, field, tokens[i], "at least 1")
-    bad = (calls.prefix_tokens < 0) | (calls.prefix_tokens > calls.prompt_tokens)
-    if bad.any():
+    if (bad := (calls.prefix_tokens < 0) | (calls.prefix_tokens > calls.prompt_tokens)).any():
         i = int(np.argmax(bad))
-        raise refuse(
-            i, "prefix_tokens", calls.prefix_tokens[i], f"0 to {calls.prompt_tokens[i]}, its prompt"
-        )
-    if calls.prefix_id.min() < -1:
-        i = int(np.argmax(calls.prefix_id < -1))
+        right = f"0 to {calls.prompt_tokens[i]}, its prompt"
+        raise refuse(i, "prefix_tokens", calls.prefix_tokens[i], right)
+    if (bad := calls.prefix_id < -1).any():
+        i = int(np.argmax(bad))
         raise refuse(i, "prefix_id", calls.prefix_id[i], "at least 0, or null: unknown")
     for field, names in (("function", calls.functions), ("model", calls.models)):
         index = getattr(calls, field)
-        if index.min() < 0 or index.max() >= len(names):
-            i = int(np.argmax((index < 0) | (index >= len(names))))
+        if (bad := (index < 0) | (index >= len(names))).any():
+            i = int(np.argmax(bad))
             raise refuse(i, field, index[i], f"0 to {len(names) - 1}, an index into {field}s")
     _validate_parents(calls, key, refuse)
 
@@ -333,8 +329,7 @@ def _validate_parents(
     of = np.where(exists, calls.parents, 0)
     is_own = exists & (key[of] == key[child])
     is_other = exists & ~is_own & (calls.step[of] == calls.step[child])
-    bad = ~is_other & ~(is_own & (of < child))
-    if bad.any():
+    if (bad := ~is_other & ~(is_own & (of < child))).any():
         j = int(np.argmax(bad))
         i, parent = int(child[j]), int(calls.parents[j])
         seq, own, last = parent - first[i], i - first[i], behind[i] - first[i] - 1
