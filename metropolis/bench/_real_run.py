@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import zlib
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy.typing as npt
 
 from metropolis._core import Profile, simulate
 from metropolis.sim.options import PoolOptions
+from metropolis.trace.importers.files import read_text
 from metropolis.types import MetropolisError
 
 COLUMNS = ("queued_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s")
@@ -46,7 +45,7 @@ def read_run(path: Path) -> Run:
     names file, row and field of an invalid value.
     """
     try:
-        lines = list(csv.reader(io.StringIO(_read_text(path), newline="")))
+        lines = list(csv.reader(io.StringIO(read_text(path), newline="")))
     except csv.Error as error:
         raise MetropolisError(f"{path} is not a CSV file: {error}") from error
     header, *body = [cells for cells in lines if cells] or [[]]
@@ -83,20 +82,6 @@ def read_run(path: Path) -> Run:
         table[:, 5],
         without_output,
     )
-
-
-def _read_text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise MetropolisError(f"{path} is a damaged gzip file: {error}") from error
-    except OSError as error:
-        raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise MetropolisError(f"{path} is not a text file in UTF-8: {error}") from error
 
 
 def _parse_row(path: Path, number: int, cells: dict[str, str]) -> tuple[float, ...] | None:

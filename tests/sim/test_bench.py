@@ -133,7 +133,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for name, content, sentence in (
         ("cut.csv.gz", whole[:-12], "damaged gzip"),
         ("garbled.csv.gz", whole[:12] + b"\xff" * 20, "damaged gzip"),
-        ("binary.csv", b"\xff\xfe\x00\x81", "not a text file"),
+        ("binary.csv", b"\xff\xfe\x00\x81", "not UTF-8"),
     ):
         path = tmp_path / name
         path.write_bytes(content)
