@@ -1,7 +1,8 @@
-"""The end of a run by Ctrl-C or SIGTERM."""
+"""The end of a run or a server by Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -32,6 +33,14 @@ def ended_by_ctrl_c(finish: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+async def signalled() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
+    received = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, received.set)
+    await received.wait()
 
 
 def _end_at_once(_signal: int, _frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import click
 
+from metropolis.cli.ctrl_c import signalled
 from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, log
 from metropolis.cli.host import host_option
 from metropolis.command_options import Number
@@ -133,14 +134,14 @@ def command(
             f"metropolis gateway at {url}, {sum(scheduling.is_up)} of {len(engines)} engines up, "
             f"assumed KV cache: {token_range(scheduling.capacity_tokens)} tokens each"
         )
-        await _signalled()
+        await signalled()
         click.echo(
             f"shutting down; unanswered requests: {server.unanswered}; "
             "a second signal exits at once",
             err=True,
         )
         drained = asyncio.ensure_future(server.drain())
-        again = asyncio.ensure_future(_signalled())
+        again = asyncio.ensure_future(signalled())
         await asyncio.wait((drained, again), return_when=asyncio.FIRST_COMPLETED)
         if not drained.done():
             drained.cancel()
@@ -154,13 +155,6 @@ def command(
 def token_range(counts: list[int]) -> str:
     """Return `2,400`, or `2,400 to 9,600`."""
     return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
-
-
-async def _signalled() -> None:
-    signalled = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
-    await signalled.wait()
 
 
 def _leave_imports_alone() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
+from metropolis.cli.ctrl_c import signalled
 from metropolis.cli.gateway_front import Size
 from metropolis.cli.host import host_option
 from metropolis.policy.named import REUSES, named, names_of
@@ -113,10 +113,7 @@ def command(
             f"metropolis serves {names} at {url}; memory for {engine.capacity_tokens:,} tokens"
         )
         sys.stdout.flush()
-        signalled = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, signalled.set)
-        ended = asyncio.ensure_future(signalled.wait())
+        ended = asyncio.ensure_future(signalled())
         failed = asyncio.ensure_future(server.failure())
         await asyncio.wait((ended, failed), return_when=asyncio.FIRST_COMPLETED)
         for waiting in (ended, failed):
