@@ -157,7 +157,7 @@ def _complete(
     _print_notes(simulation.notes[printed:])
     result, verified = simulation.result(), None
     if verify is not None and not interrupted:
-        verified = verify(folder, ended_by_ctrl_c, quiet=quiet)
+        verified = verify(folder, quiet=quiet)
     if not scenario.functions:  # else they were checked at the start
         _print_unused_functions(options.models, result)
     reused = backend.reused if isinstance(backend, VirtualInstances) else None

@@ -16,7 +16,7 @@ from metropolis.cli.replay_table import as_row, print_table
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.cli.trace_parts import cut_agents, cut_hours
-from metropolis.cli.view import show_folder
+from metropolis.cli.view import show
 from metropolis.command_options import (
     INSTANCE,
     MODEL,
@@ -47,6 +47,7 @@ from metropolis.sim.fleet import INSTANCES_MAX, SimulatedFleet
 from metropolis.trace.mining import InteractionGraph
 from metropolis.trace.parquet import IN_RUN, read_trace
 from metropolis.trace.schema import Trace
+from metropolis.viewer.data.opening import open_sides
 
 COUNT_MAX = 1_000_000
 EQUAL_ONLY = "no_dependency"
@@ -234,7 +235,7 @@ def command(
             click.echo(f"wrote {path}", err=as_json)
     if view:
         assert record is not None
-        show_folder(record)
+        show(open_sides(record))
 
 
 def _modes_to_replay(

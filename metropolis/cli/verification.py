@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
+from metropolis.cli.ctrl_c import ended_by_ctrl_c
 from metropolis.cli.run_options import RunOptions
 from metropolis.command_options import with_options
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.verify import AGENT_STEPS_MAX, Verified, verify
 from metropolis.types import MetropolisError, Step
-
-Interruptible = Callable[[Callable[[], None]], Any]
-"""Takes a function; returns a context in which Ctrl-C calls it."""
 
 VERIFY_OPTIONS = with_options(
     click.option(
@@ -58,7 +54,7 @@ class Verification:
     def __init__(self, options: RunOptions, steps: Step | None) -> None:
         self._options, self._steps, self.interrupted = options, steps, False
 
-    def __call__(self, folder: Path, interruptible: Interruptible, *, quiet: bool) -> Verified:
+    def __call__(self, folder: Path, *, quiet: bool) -> Verified:
         """Verify the run in `folder`; Ctrl-C ends it early."""
         scenario = self._options.scenario()  # in its initial state
         with (
@@ -66,7 +62,7 @@ class Verification:
                 advance,
                 describe,
             ),
-            interruptible(self._interrupt),
+            ended_by_ctrl_c(self._interrupt),
         ):
             describe("verifying")
             return verify(

@@ -75,11 +75,6 @@ def command(
         click.echo(f"wrote {out}")
 
 
-def show_folder(folder: Path) -> None:
-    """Serve the run or the recorded replay in `folder` until Ctrl-C."""
-    show(open_sides(folder))
-
-
 def show(
     sides: list[Side], host: str = "127.0.0.1", port: int = 0, *, opens: bool | None = None
 ) -> None:
