@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 import click
 
@@ -52,10 +53,12 @@ from metropolis.viewer.data.opening import open_sides
 COUNT_MAX = 1_000_000
 EQUAL_ONLY = "no_dependency"
 """The mode that is a bound for equal instances only."""
+Results: TypeAlias = list[tuple[Trace, list[ReplayResult]]]
+"""The results of each window."""
 
 
 @click.command(name="replay")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace")
 @click.option(
     "--modes",
     type=CommaSeparated(tuple(MODES), also=OUT_OF_ORDER),
@@ -148,7 +151,7 @@ EQUAL_ONLY = "no_dependency"
 @click.option("--view", is_flag=True, help="At the end, show two modes side by side.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def command(
-    trace: Path,
+    trace: str,
     modes: list[str] | None,
     instances: list[int],
     agents: list[int] | None,
@@ -176,27 +179,25 @@ def command(
     """
     if view:
         check_viewer()
-    choice = ModelChoice.parse(model)
-    trace = run_folder(f"{trace}")
-    read = read_trace(trace)
+    choice, path = ModelChoice.parse(model), run_folder(trace)
+    read = read_trace(path)
     whole = choice.applied_to(read) if model else read
     rules = ENGINE_RULES[engine_rules]
     fleets = [fleet_of(instance, profile, count).under(rules) for count in instances]
-    setting = make_setting(whole, fleets[0], metric, radius, velocity, prefix_reuse)
-    setting = replace(setting, dispatcher=dispatcher, speculation=speculation, reuse=reuse)
+    setting = replace(
+        _setting(whole, fleets[0], metric, radius, velocity),
+        prefix_reuse=prefix_reuse,
+        dispatcher=dispatcher,
+        speculation=speculation,
+        reuse=reuse,
+    )
     if model and fleets[0].hosted is None:
         raise click.UsageError(
             "--model is for instances that host named models: --instance NAME=PROFILE"
         )
     if prefix_reuse and reuse is not None:
         raise click.UsageError("--reuse says what is reused; omit --prefix-reuse")
-    settings = [
-        replace(setting, fleet=fleet, policy=policy) for fleet, policy in product(fleets, policies)
-    ]
-    for each in settings:  # fail fast on wrong names
-        cache_choice(each)
-        check_models(whole, each.fleet)
-        plug_ins(each.policy, dispatcher, each.fleet.dispatcher_view())
+    settings = _checked_settings(whole, setting, fleets, policies)
     windows = [
         (text, cut_agents(cut_hours(whole, text), count))
         for text in hours
@@ -206,7 +207,7 @@ def command(
     to_replay = _modes_to_replay(given, settings, windows)
     if "optimistic" not in to_replay and on_command_line({"speculation": speculation}):
         raise click.UsageError("--speculation is for the mode optimistic; omit it")
-    check_moves(whole, setting.metric.name, setting.max_velocity, trace)
+    check_moves(whole, setting.metric.name, setting.max_velocity, path)
     if figures is not None:
         prepare_figures(figures)
     if view and record is None:
@@ -216,26 +217,48 @@ def command(
         prepare_folder(record)
     results, graphs = _replay_all(windows, settings, to_replay)
     if record is not None:
-        file = Path(trace) / IN_RUN if Path(trace).is_dir() else Path(trace)
-        is_whole = results[0][0] is read
-        record_replays(record, *results[0], file if is_whole else None)
+        file = path / IN_RUN if path.is_dir() else path
+        record_replays(record, *results[0], file if results[0][0] is read else None)
     if given is not None:
         results = [
             (window, [replace(result, mode=given[result.mode]) for result in of_window])
             for window, of_window in results
         ]
-    if as_json:
-        flat = [result for _, of_window in results for result in of_window]
-        click.echo(json.dumps([as_row(setting, flat, result) for result in flat], indent=2))
-    else:
-        for (window, of_window), graph in zip(results, graphs, strict=True):
-            print_table(window, graph, setting, of_window)
+    _print(results, graphs, setting, as_json=as_json)
     if figures is not None:
-        for path in write_figures(figures, whole, results):
-            click.echo(f"wrote {path}", err=as_json)
+        for written in write_figures(figures, whole, results):
+            click.echo(f"wrote {written}", err=as_json)
     if view:
         assert record is not None
         show(open_sides(record))
+
+
+def _setting(
+    trace: Trace,
+    fleet: SimulatedFleet,
+    metric: str | None,
+    radius: float | None,
+    velocity: float | None,
+) -> Setting:
+    """The setting of the trace, with the options that override it."""
+    meta = trace.meta if velocity is None else replace(trace.meta, max_velocity=velocity)
+    if radius is not None:
+        meta = replace(meta, perception_radius=radius, joint_radius=None)
+    return Setting.of(meta, fleet, metric=metric)
+
+
+def _checked_settings(
+    trace: Trace, setting: Setting, fleets: Sequence[SimulatedFleet], policies: Sequence[str]
+) -> list[Setting]:
+    """`setting` for each fleet and policy. Raises MetropolisError on a wrong name."""
+    settings = [
+        replace(setting, fleet=fleet, policy=policy) for fleet, policy in product(fleets, policies)
+    ]
+    for each in settings:
+        cache_choice(each)
+        check_models(trace, each.fleet)
+        plug_ins(each.policy, each.dispatcher, each.fleet.dispatcher_view())
+    return settings
 
 
 def _modes_to_replay(
@@ -280,9 +303,9 @@ def _check_recordable(modes: Sequence[str], count: int) -> None:
 
 def _replay_all(
     windows: Sequence[tuple[str, Trace]], settings: Sequence[Setting], modes: Sequence[str]
-) -> tuple[list[tuple[Trace, list[ReplayResult]]], list[InteractionGraph]]:
+) -> tuple[Results, list[InteractionGraph]]:
     """Replay each window in each mode; returns the results and the interactions by window."""
-    results: list[tuple[Trace, list[ReplayResult]]] = []
+    results: Results = []
     graphs: list[InteractionGraph] = []
     total = sum(window.steps * window.agents for _, window in windows) * len(settings) * len(modes)
     with progress_bar(total, "agent-steps") as (advance, describe):
@@ -299,16 +322,12 @@ def _replay_all(
     return results, graphs
 
 
-def make_setting(
-    trace: Trace,
-    fleet: SimulatedFleet,
-    metric: str | None,
-    radius: float | None,
-    velocity: float | None,
-    prefix_reuse: bool,
-) -> Setting:
-    """Combine the settings of the trace with the options that override them."""
-    meta = trace.meta if velocity is None else replace(trace.meta, max_velocity=velocity)
-    if radius is not None:
-        meta = replace(meta, perception_radius=radius, joint_radius=None)
-    return replace(Setting.of(meta, fleet, metric=metric), prefix_reuse=prefix_reuse)
+def _print(
+    results: Results, graphs: Sequence[InteractionGraph], setting: Setting, *, as_json: bool
+) -> None:
+    if as_json:
+        flat = [result for _, of_window in results for result in of_window]
+        click.echo(json.dumps([as_row(setting, flat, result) for result in flat], indent=2))
+        return
+    for (window, of_window), graph in zip(results, graphs, strict=True):
+        print_table(window, graph, setting, of_window)
