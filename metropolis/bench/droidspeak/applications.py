@@ -8,14 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from metropolis.bench.droidspeak.simulate import REUSES, Cluster, at_rate, serve
+from metropolis.bench.droidspeak.simulate import REUSES, Cluster, at_rate, saturated_per_s, serve
 from metropolis.bench.droidspeak.tables import print_table
 from metropolis.trace.generate.histories import APPLICATIONS, BASE, CHAT, EXPERT, workload
 
 KIND = "simulated"
 INSTANCES = 2
 LOAD = 0.7
-SATURATED_PER_S = 1000.0
 NAMES = tuple(name for name in APPLICATIONS if name != "documents")
 
 
@@ -30,7 +29,7 @@ def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict
     hosted = dict.fromkeys((BASE, CHAT, EXPERT), INSTANCES)
     for name in _names(quick):
         drawn = workload(name, 30 if quick else 300, 1.0, seed)
-        saturated = serve(at_rate(drawn, SATURATED_PER_S), Cluster(hosted, "prefix"))
+        saturated = saturated_per_s(drawn, Cluster(hosted, "prefix"))
         calls = [call for program in drawn for call in program.calls]
         cell = {
             "application": name,
@@ -38,7 +37,7 @@ def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict
             "output_tokens": sum(call.output_tokens for call in calls) / len(calls),
         }
         for reuse in REUSES:
-            rate = at_rate(drawn, LOAD * saturated.programs_per_s)
+            rate = at_rate(drawn, LOAD * saturated)
             served = serve(rate, Cluster(hosted, reuse, dispatcher="prefix"))
             rows.append(cell | {"reuse": reuse} | asdict(served))
         advance(1)

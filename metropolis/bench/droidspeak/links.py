@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from metropolis.bench.droidspeak.paper import PAIRS
+from metropolis.bench.droidspeak.paper import pairs
 from metropolis.bench.droidspeak.simulate import Cluster, at_rate, plan_for, serve
 from metropolis.bench.droidspeak.tables import print_table
 from metropolis.trace.generate.histories import BASE, CHAT, workload
@@ -19,14 +19,14 @@ GBIT_PER_S = (25.0, 50.0, 100.0, 200.0, 400.0)
 
 def runs(quick: bool) -> int:
     """Number of steps that `measure` reports."""
-    return len(_pairs(quick)) * len(_links(quick))
+    return len(pairs(quick)) * len(_links(quick))
 
 
 def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict[str, Any]]:
     """One row for each pair and bandwidth."""
     rows = []
     drawn = workload("documents", 20 if quick else 150, 1.0, seed)
-    for pair in _pairs(quick):
+    for pair in pairs(quick):
         plans = (plan_for(pair, CHAT),)
         instances = {BASE: 1, CHAT: 1}
         rate = at_rate(drawn, PER_S)
@@ -65,10 +65,6 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
         f"Mean TTFT in s, one instance per model, {PER_S:g} programs per s. The transfer overlaps "
         "with the prefill, or precedes it.",
     )
-
-
-def _pairs(quick: bool) -> Sequence[Any]:
-    return PAIRS[3:] if quick else PAIRS
 
 
 def _links(quick: bool) -> Sequence[float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from metropolis.bench.droidspeak.simulate import REUSES, Cluster, at_rate, serve
+from metropolis.bench.droidspeak.simulate import REUSES, Cluster, at_rate, saturated_per_s, serve
 from metropolis.bench.droidspeak.tables import print_table
 from metropolis.trace.generate.histories import BASE, CHAT, EXPERT, workload
 
@@ -23,7 +23,6 @@ MODELS = {"documents": (BASE, CHAT), "Reflexion": (BASE, CHAT, EXPERT)}
 DISPATCHERS = ("least_used", "prefix")
 LOADS = (0.3, 0.6, 0.8, 1.0, 1.5)
 INSTANCES = (1, 2, 4, 8)
-SATURATED_PER_S = 1000.0
 Cell = tuple[str, str, int, float]
 """Application, dispatcher, instances per model, load."""
 
@@ -40,7 +39,7 @@ def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict
         drawn = workload(application, (20 if quick else 120) * instances, 1.0, seed)
         hosted = dict.fromkeys(MODELS[application], instances)
         cluster = Cluster(hosted, "none", dispatcher=dispatcher)
-        full_per_s = serve(at_rate(drawn, SATURATED_PER_S), cluster).programs_per_s
+        full_per_s = saturated_per_s(drawn, cluster)
         for reuse in REUSES:
             found = serve(at_rate(drawn, load * full_per_s), replace(cluster, reuse=reuse))
             cell = {"application": application, "dispatcher": dispatcher, "instances": instances}

@@ -96,3 +96,8 @@ PAIRS = (
         (PaperResult("Math", 34.6, 35.2, 2.77), PaperResult("GSM8K", 67.6, 67.2, 2.78)),
     ),
 )  # fmt: skip
+
+
+def pairs(quick: bool) -> tuple[PaperPair, ...]:
+    """The pairs that a section simulates; `quick`: one of them."""
+    return PAIRS[3:] if quick else PAIRS

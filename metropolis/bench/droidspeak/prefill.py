@@ -12,8 +12,15 @@ from typing import Any
 
 from rich.console import Console
 
-from metropolis.bench.droidspeak.paper import PAIRS, PaperPair
-from metropolis.bench.droidspeak.simulate import Cluster, at_rate, most_per_s, plan_for, serve
+from metropolis.bench.droidspeak.paper import PaperPair, pairs
+from metropolis.bench.droidspeak.simulate import (
+    Cluster,
+    at_rate,
+    most_per_s,
+    plan_for,
+    saturated_per_s,
+    serve,
+)
 from metropolis.bench.droidspeak.tables import print_table
 from metropolis.trace.generate.histories import BASE, CHAT, workload
 
@@ -21,20 +28,19 @@ KIND = "simulated"
 LIMITS = (1.5, 2.0, 3.0)
 """TTFTs within which the rate is sought, as multiples of a lone full prefill's."""
 ALONE_PER_S = 0.001
-SATURATED_PER_S = 1000.0
 PAPER_PREFILL, PAPER_THROUGHPUT = 3.1, 4.0
 """Maximum speed-up of prefills, and maximum gain of throughput (NSDI'26)."""
 
 
 def runs(quick: bool) -> int:
     """Number of steps that `measure` reports."""
-    return len(_pairs(quick))
+    return len(pairs(quick))
 
 
 def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict[str, Any]]:
     """One row for each pair."""
     rows = []
-    for pair in _pairs(quick):
+    for pair in pairs(quick):
         rows.append(_row(pair, 40 if quick else 300, seed))
         advance(1)
     return rows
@@ -67,10 +73,6 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     )
 
 
-def _pairs(quick: bool) -> Sequence[PaperPair]:
-    return PAIRS[3:] if quick else PAIRS
-
-
 def _row(pair: PaperPair, programs: int, seed: int) -> dict[str, Any]:
     drawn = workload("documents", programs, 1.0, seed)
     full, reuse = (
@@ -79,8 +81,7 @@ def _row(pair: PaperPair, programs: int, seed: int) -> dict[str, Any]:
     )
     alone = at_rate(drawn, ALONE_PER_S)
     full_s, reuse_s = (serve(alone, each).ttft_mean_s for each in (full, reuse))
-    saturated = at_rate(drawn, SATURATED_PER_S)
-    full_most, reuse_most = (serve(saturated, each).programs_per_s for each in (full, reuse))
+    full_most, reuse_most = (saturated_per_s(drawn, each) for each in (full, reuse))
     rates = {
         f"{limit:g}": [
             most_per_s(drawn, each, limit * full_s, 4 / full_s) for each in (full, reuse)

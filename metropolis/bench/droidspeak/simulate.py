@@ -27,6 +27,8 @@ REUSES = ("none", "prefix", "droidspeak")
 LOSS = 0.03
 """Maximum loss of quality; the largest loss in Table 2 is 2.1 points."""
 INSTRUCT, MATH = PAIRS[0], PAIRS[3]
+SATURATED_PER_S = 1000.0
+"""A rate of programs that no cluster here can serve."""
 LINK_GBIT_PER_S = 200.0
 """DroidSpeak §6.1."""
 
@@ -106,13 +108,8 @@ def serve(programs: Sequence[Program], cluster: Cluster) -> Served:
     ]
     took_s = [one.ended_sim_s - one.program.arrival_s for one in served.programs]
     prompt_tokens = sum(one.request.prompt_tokens for one in served.requests)
-    first_s, last_s = (
-        pick(each)
-        for pick, each in (
-            (min, [one.arrival_s for one in programs]),
-            (max, [one.ended_sim_s for one in served.programs]),
-        )
-    )
+    first_s = min(one.arrival_s for one in programs)
+    last_s = max(one.ended_sim_s for one in served.programs)
     return Served(
         len(programs) / (last_s - first_s),
         float(np.mean(took_s)),
@@ -127,6 +124,11 @@ def serve(programs: Sequence[Program], cluster: Cluster) -> Served:
 def at_rate(programs: Sequence[Program], per_s: float) -> list[Program]:
     """Programs drawn at a rate of 1, at the rate `per_s`."""
     return [replace(each, arrival_s=each.arrival_s / per_s) for each in programs]
+
+
+def saturated_per_s(programs: Sequence[Program], cluster: Cluster) -> float:
+    """Programs per second that the cluster serves when they arrive much faster."""
+    return serve(at_rate(programs, SATURATED_PER_S), cluster).programs_per_s
 
 
 def most_per_s(
