@@ -22,25 +22,28 @@ PROTOTYPE = {25: 3.5e6, 1_000: 1.38e6, 10_000: 1.0e6, 100_000: 0.72e6, 1_000_000
 """Agent-steps per CPU-second of the prototype that set the targets."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ControllerBench:
-    """One size: walkers at SmallVille's density (25 agents on 140 x 100 tiles), r = 4, v = 1."""
+    """One size: walkers at SmallVille's density (25 agents on 140 x 100 tiles), r = 4, v = 1.
+
+    `optimistic` lacks the figures that are None.
+    """
 
     agents: int
     steps: int
     rule: str
     metric: str
     agent_steps_per_cpu_s: float
-    commit_p50_us: float | None
-    commit_p99_us: float | None
-    commit_max_us: float | None
+    commit_p50_us: float | None = None
+    commit_p99_us: float | None = None
+    commit_max_us: float | None = None
     """Includes preemption by other processes during a commit."""
-    bytes_fixed: float | None
+    bytes_fixed: float | None = None
     """Heap of a controller without agents."""
     bytes_per_agent: float
     """Heap that each agent adds; `optimistic`: in the middle of the run, with all records."""
     skew_max_steps: int
-    construct_cpu_s: float | None
+    construct_cpu_s: float | None = None
 
 
 def measure(agents: int, steps: int, rule: str, metric: str, seed: int) -> ControllerBench:
@@ -57,13 +60,8 @@ def measure(agents: int, steps: int, rule: str, metric: str, seed: int) -> Contr
             rule=rule,
             metric=metric,
             agent_steps_per_cpu_s=run["agent_steps"] / run["cpu_s"],
-            commit_p50_us=None,
-            commit_p99_us=None,
-            commit_max_us=None,
-            bytes_fixed=None,
             bytes_per_agent=run["bytes_per_agent"],
             skew_max_steps=int(run["skew_max"]),
-            construct_cpu_s=None,
         )
     radii = rule_named(rule, PERCEPTION_RADIUS, MAX_VELOCITY)
     twin = core_metric(PLANE_METRICS[metric])

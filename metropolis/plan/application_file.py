@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from metropolis._core import Profile
 from metropolis.names import check_name
 from metropolis.plan.application import Application, ApplicationError, Node
 from metropolis.plan.lengths import (
@@ -27,7 +28,7 @@ from metropolis.plan.sources import Traces, items_of
 from metropolis.plan.toml_table import Table
 from metropolis.plan.workload import Columns, Workload, columns_of, drawn
 from metropolis.sim.architecture import Architecture, architectures
-from metropolis.sim.profiles import Profile, load_profile
+from metropolis.sim.profiles import load_profile
 
 
 class EngineTable(msgspec.Struct, frozen=True):

@@ -24,25 +24,11 @@ from metropolis.reuse.base import CacheShape
 from metropolis.sim.architecture import GPUS, Architecture, architectures, derived_profile
 from metropolis.types import MetropolisError
 
-__all__ = [
-    "COSTS",
-    "Profile",
-    "ProfileEntry",
-    "load_entry",
-    "load_profile",
-    "profile_names",
-    "profile_of",
-    "read_toml",
-]
-
 FOLDER = Path(__file__).parent / "profiles"
 
 COSTS = ("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "k_mixed_ms", "q_ms", "c_ms", "d_ms", "e_ms")
 """The fields of a profile that are milliseconds of an iteration."""
-_NUMBERS = {
-    *COSTS,
-    *("pcie_gb_per_s", "host_gb", "link_gb_per_s"),
-}
+_NUMBERS = {*COSTS, "pcie_gb_per_s", "host_gb", "link_gb_per_s"}
 _COUNTS = {
     *("kv_capacity_tokens", "block_tokens", "chunk_tokens", "max_sequences"),
     *("kv_bytes_per_token", "tensor_parallel", "layers", "input_bytes_per_token"),

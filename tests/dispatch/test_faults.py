@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import Policy, QueuedRequest
@@ -17,7 +18,7 @@ from metropolis.policy.kairos.policy import Kairos
 from metropolis.policy.mlfq import Mlfq
 from metropolis.runtime.replays.replay import replay
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import Profile, load_profile
+from metropolis.sim.profiles import load_profile
 from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.generate.agentic import CO_LOCATED, workload
 from tests.runtime.test_replay import setting_for

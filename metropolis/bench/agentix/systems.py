@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from metropolis._core import Profile
 from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import Profile, ProfileEntry, load_entry
+from metropolis.sim.profiles import ProfileEntry, load_entry
 
 SAMPLING_MS = (0.80, 0.0081)
 """Time of an iteration beside the model's: base, and for each sequence. Linear fits to the medians
