@@ -10,9 +10,10 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
+from tests.commands import metropolis
 from tests.real_engines import sglang_url, vllm_url
 
-__all__ = ["sglang_url", "vllm_url"]
+__all__ = ["metropolis", "sglang_url", "vllm_url"]
 
 # How long an example takes is no failure. 60 examples, not 100: there are 400 such tests, and every
 # run draws others.

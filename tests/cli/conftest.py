@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from metropolis.cli import main
+from tests.commands import Command, Ended
 
 OTHERS = ("resume", "fork", "whisper", "diff", "replay", "view", "show", "ask", "world")
 WORLD = """
@@ -48,11 +47,10 @@ class Mine(Policy):
     def rank(self, request):
         return self.base
 """
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(metropolis: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `metropolis run …` in its own folder with worlds: meadow.py, interrupted.py, dice.py.
 
     If the first argument is one of OTHERS, run that command instead.
@@ -74,24 +72,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     )
     Path("own.py").write_text(OWN_POLICY)
 
-    def running(*arguments: str) -> tuple[int, str, str]:
-        command = () if arguments[:1] and arguments[0] in OTHERS else ("run",)
-        monkeypatch.setattr(sys, "argv", ["metropolis", *command, *arguments])
-        with pytest.raises(SystemExit) as exited:
-            main()
-        said = capsys.readouterr()
-        return int(exited.value.code or 0), said.out, said.err
+    def running(*words: object) -> Ended:
+        return metropolis(*(() if words[:1] and words[0] in OTHERS else ("run",)), *words)
 
     return running
 
 
-def summary(run: Run, *arguments: str) -> dict[str, Any]:
-    status, out, _ = run(*arguments, "--json")
-    assert status == 0
-    content: dict[str, Any] = json.loads(out)
+def summary(run: Command, *arguments: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(run(*arguments, "--json").result)
     return content
 
 
 @pytest.fixture
-def uninterrupted(run: Run) -> dict[str, Any]:
+def uninterrupted(run: Command) -> dict[str, Any]:
     return summary(run, "meadow.py", "--quiet", "--out", "uninterrupted")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 
 QUESTION = "What do you know about Ada Whitlock's novel?"
 
@@ -19,7 +20,7 @@ def contents(folder: Path) -> Mapping[str, str]:
     return {f"{path}": sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_an_interview_changes_nothing_and_can_be_repeated(run: Run) -> None:
+def test_an_interview_changes_nothing_and_can_be_repeated(run: Command) -> None:
     assert run("smallville", "--agents", "3", "--steps", "400", "--quiet", "--out", "town")[0] == 0
     before = contents(Path("town"))
     ask = ("ask", "town", QUESTION, "--agent", "Celia Marsh", "--at", "399")
@@ -33,7 +34,7 @@ def test_an_interview_changes_nothing_and_can_be_repeated(run: Run) -> None:
     assert (status, out.startswith("Celia Marsh at step 399")) == (0, True)
 
 
-def test_residents_of_further_towns_answer_with_their_own_names(run: Run) -> None:
+def test_residents_of_further_towns_answer_with_their_own_names(run: Command) -> None:
     steps = ("--agents", "27", "--steps", "2", "--quiet", "--out", "towns")
     assert run("largeville", *steps)[0] == 0
     _, _, err = run("ask", "towns", "Who?", "--agent", "nobody")
@@ -61,7 +62,7 @@ def test_residents_of_further_towns_answer_with_their_own_names(run: Run) -> Non
     ],
 )
 def test_bad_input_is_one_sentence(
-    run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
+    run: Command, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
 ) -> None:
     status, out, err = run("ask", *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)

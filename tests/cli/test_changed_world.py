@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from metropolis.world.scenario import files_sha256
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
 from tests.cli.test_world import checkout
+from tests.commands import Command
 
 CHANGED = "has changed since the run in mine began"
 
 
-def test_a_changed_file_is_told_once(run: Run) -> None:
+def test_a_changed_file_is_told_once(run: Command) -> None:
     run("meadow.py", "--steps", "4", "--out", "mine", "--quiet")
     assert CHANGED not in run("resume", "mine", "--steps", "6", "--quiet")[2]
     with Path("meadow.py").open("a") as file:
@@ -37,7 +38,7 @@ def test_the_hash_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
     assert len(hashes - {None}) == 4
 
 
-def test_a_run_without_agents_is_resumed_without_agents(run: Run) -> None:
+def test_a_run_without_agents_is_resumed_without_agents(run: Command) -> None:
     """The world may make others for a number of agents, though it is the same number."""
     source = Path("meadow.py").read_text()
     different = source.replace("side=9", "side=7 if agents else 9")
@@ -50,7 +51,7 @@ def test_a_run_without_agents_is_resumed_without_agents(run: Run) -> None:
 
 
 def test_a_folder_is_found_from_another_directory(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = checkout(Path("source"))
     assert run("world", "import-genagent", f"{source}", "--out", "town")[0] == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metropolis.bench.stub_server import stub_server
-from tests.cli.conftest import Run
+from tests.commands import Command
 
 PLUGINS = """
 from metropolis.dispatch.fixed import LeastLoaded
@@ -41,7 +41,7 @@ def sentence(kind: str, method: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "method", "ends_with"), METHODS)
-def test_in_a_run(run: Run, kind: str, method: str, ends_with: int) -> None:
+def test_in_a_run(run: Command, kind: str, method: str, ends_with: int) -> None:
     option = write(kind, method)
     with stub_server(0.0, 0) as url:
         how = ("--engine", url, *option, "--steps", "4", "--quiet")
@@ -60,7 +60,7 @@ def test_in_a_run(run: Run, kind: str, method: str, ends_with: int) -> None:
     ],
 )
 @pytest.mark.usefixtures("uninterrupted")
-def test_in_a_replay(run: Run, kind: str, method: str) -> None:
+def test_in_a_replay(run: Command, kind: str, method: str) -> None:
     option = write(kind, method)
     modes = ("--modes", "out_of_order")
     status, out, err = run("replay", "uninterrupted", *modes, *option)
@@ -69,7 +69,7 @@ def test_in_a_replay(run: Run, kind: str, method: str) -> None:
 
 
 @pytest.mark.usefixtures("uninterrupted")
-def test_a_dispatcher_that_does_not_know_its_fleet(run: Run) -> None:
+def test_a_dispatcher_that_does_not_know_its_fleet(run: Command) -> None:
     option = write("dispatcher", "place")
     content = Path("mine.py").read_text().replace("def place(", "def __init__(")
     Path("mine.py").write_text(content.replace("raise KeyError('x')", "pass"))

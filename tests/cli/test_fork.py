@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from metropolis.runtime.live.simulation import Simulation
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 from tests.runtime.walkers import Meadow, Walker
 
 STEPS = 24
@@ -58,11 +59,10 @@ def of_none():
 
 
 def test_a_branch_without_a_difference_is_told_as_the_run(
-    run: Run, uninterrupted: dict[str, Any]
+    run: Command, uninterrupted: dict[str, Any]
 ) -> None:
     whole = run("meadow.py", "--out", "origin")[1]
-    status, out, _ = run("fork", "origin", "--at", "9", "--replay-llm")
-    assert status == 0
+    out = run("fork", "origin", "--at", "9", "--replay-llm").result
     told, told_again = (
         [line for line in text.splitlines() if "shouts" in line] for text in (whole, out)
     )
@@ -80,7 +80,7 @@ def test_a_branch_without_a_difference_is_told_as_the_run(
     )
 
 
-def test_what_if(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_what_if(run: Command, uninterrupted: dict[str, Any]) -> None:
     Path("whatif.py").write_text(EDIT)
     how = ("--at", "9", "--edit", "whatif.py", "--seed", "4", "--mode", "lockstep")
     branch = summary(run, "fork", "uninterrupted", *how, "--replay-llm", "--quiet")
@@ -136,7 +136,7 @@ def edit(moment):
 """
 
 
-def test_a_difference_of_things_names_them(run: Run) -> None:
+def test_a_difference_of_things_names_them(run: Command) -> None:
     Path("tower.py").write_text(CLOCK)
     Path("later.py").write_text(LATER)
     assert run("tower.py", "--out", "origin", "--quiet")[0] == 0
@@ -149,7 +149,9 @@ def test_a_difference_of_things_names_them(run: Run) -> None:
     )
 
 
-def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_an_interrupted_run_is_forked_and_told_on(
+    run: Command, uninterrupted: dict[str, Any]
+) -> None:
     assert run("interrupted.py", "--out", "here")[0] == 130
     recorded = len(Path("here/history.jsonl").read_text().splitlines()) - 1
     branch = summary(run, "fork", "here", "--at", str(recorded), "--out", "there", "--quiet")
@@ -197,7 +199,7 @@ def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[
     ],
 )
 def test_bad_input_is_one_sentence_and_status_2(
-    run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
+    run: Command, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
 ) -> None:
     Path("whatif.py").write_text(EDIT)
     Path("typo.py").write_text("def edit(moment):\n    moment.agents.\n")
@@ -208,7 +210,7 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
-def test_ctrl_c_ends_the_repetition_of_past_steps(run: Run) -> None:
+def test_ctrl_c_ends_the_repetition_of_past_steps(run: Command) -> None:
     world = Path("pressed.py")
     world.write_text(PRESSED)
     summary(run, "pressed.py", "--out", "origin", "--checkpoint-minutes", "60")
@@ -222,7 +224,7 @@ def test_ctrl_c_ends_the_repetition_of_past_steps(run: Run) -> None:
         assert not list(Path("runs").iterdir())
 
 
-def test_what_is_damaged_is_named_and_no_branch_remains(run: Run) -> None:
+def test_what_is_damaged_is_named_and_no_branch_remains(run: Command) -> None:
     summary(run, "meadow.py", "--out", "origin")
     Path("origin/calls.jsonl").write_bytes(b"{")
     status, out, err = run("fork", "origin", "--at", "9")
@@ -231,7 +233,7 @@ def test_what_is_damaged_is_named_and_no_branch_remains(run: Run) -> None:
     assert not list(Path("runs").iterdir())
 
 
-def test_what_cannot_be_compared(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_what_cannot_be_compared(run: Command, uninterrupted: dict[str, Any]) -> None:
     assert run("diff", "uninterrupted", "nowhere")[0] == 2
     summary(run, "meadow.py", "--steps", "3", "--agents", "4", "--out", "four")
     status, out, _ = run("diff", "uninterrupted", "four")
@@ -241,20 +243,19 @@ def test_what_cannot_be_compared(run: Run, uninterrupted: dict[str, Any]) -> Non
         "is a run of the world 'meadow', and other one of 'minimal'; name two runs of one wor"
     )
     for command in (("diff",), ("view", "--out", "page.html", "--beside")):
-        status, _, err = run(command[0], "uninterrupted", *command[1:], "other")
-        assert status == 2
+        err = run(command[0], "uninterrupted", *command[1:], "other").refusal
         assert sentence in err
     assert not Path("page.html").exists()
 
 
-def test_a_run_is_replayed_by_its_name(run: Run) -> None:
+def test_a_run_is_replayed_by_its_name(run: Command) -> None:
     summary(run, "meadow.py", "--steps", "3")
     assert run("replay", "meadow-1", "--modes", "lockstep")[0] == 0
 
 
 @pytest.mark.usefixtures("uninterrupted")
 def test_a_branch_that_is_killed_before_its_first_step_keeps_its_options(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any, **__: Any) -> int:
         raise SystemExit(137)
@@ -266,7 +267,7 @@ def test_a_branch_that_is_killed_before_its_first_step_keeps_its_options(
     assert (about["mode"], about["max_tokens"]) == ("lockstep", 100_000)
 
 
-def test_what_was_begun_in_python_says_what_remains(run: Run) -> None:
+def test_what_was_begun_in_python_says_what_remains(run: Command) -> None:
     world = Meadow(3, side=9, joint=2)
     Simulation(world, [Walker(name) for name in world.names], out="python").run(2)
     show, fork = ("show", "python", "--agent", "w00"), ("fork", "python", "--at", "1")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.commands import Command
 
 WORLD = """
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ LANE, WALKER, SAID = (
         ),
     ],
 )
-def test_the_line_is_named(run: Run, right: str, wrong: str, sentence: str) -> None:
+def test_the_line_is_named(run: Command, right: str, wrong: str, sentence: str) -> None:
     assert WORLD.count(right) == 1
     Path("lane.py").write_text(WORLD.replace(right, wrong))
     status, out, err = run("lane.py", "--quiet")
@@ -106,16 +106,15 @@ def test_the_line_is_named(run: Run, right: str, wrong: str, sentence: str) -> N
     assert re.search(rf"/lane\.py:{sentence}", err), err
 
 
-def test_an_author_writes_texts(run: Run) -> None:
+def test_an_author_writes_texts(run: Command) -> None:
     text = WORLD.replace('{"say": "hey"}', '{"say": (await llm.chat("hey")).text}')
     Path("lane.py").write_text(text.replace(", None, steps", ", lambda *_: None, steps"))
-    status, _, err = run("lane.py", "--quiet")
-    assert status == 2
+    err = run("lane.py", "--quiet").refusal
     assert "the scripted author: the author returned None for" in err, err
     assert "it should be a text" in err
 
 
-def test_the_check_names_the_same_line(run: Run) -> None:
+def test_the_check_names_the_same_line(run: Command) -> None:
     Path("lane.py").write_text(WORLD.replace("view.agents())}", 'view.agents()), "x": {}["y"]}'))
     status, _, err = run("lane.py", "--quiet")
     (line,) = re.findall(r"lane\.py:\d+: KeyError: 'y'", err)

@@ -11,8 +11,9 @@ import pytest
 from metropolis.cli.run_report import reuse_note
 from metropolis.runtime.reruns import rerun
 from metropolis.trace.parquet import read_trace, write_trace
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
 from tests.cli.test_run import _kill_at
+from tests.commands import Command
 from tests.small_traces import small_trace
 
 P = "llama-3-8b/rtx-4090"
@@ -33,7 +34,7 @@ def models_of(path: Path) -> dict[tuple[int, str], set[str]]:
 
 
 def test_a_run_resumed_with_other_models_is_verified(
-    run: Run, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    run: Command, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ("--model", "base", "--model", "think=one", "--out", "one")
     summary(run, "meadow.py", *first, "--steps", "12", "--quiet")
@@ -55,15 +56,14 @@ def test_a_run_resumed_with_other_models_is_verified(
     assert "makes another request for think than it did" in " ".join(out.split())
 
 
-def test_recorded_steps_are_not_repeated_with_other_models(run: Run) -> None:
+def test_recorded_steps_are_not_repeated_with_other_models(run: Command) -> None:
     first = ("--model", "base", "--model", "think=one")
     assert run("interrupted.py", *first, "--out", "one")[0] == 130  # without a checkpoint
     history = Path("one/history.jsonl").read_bytes()
     end = history.count(b"\n") - 1
     for other in (("base", "think=two"), ("other", "think=one"), ("base",)):
         models = [word for model in other for word in ("--model", model)]
-        status, _, err = run("resume", "one", "--quiet", *models)
-        assert status == 2
+        err = run("resume", "one", "--quiet", *models).refusal
         assert f"one: resuming repeats steps 0 to {end - 1}, recorded" in " ".join(err.split())
         assert Path("one/history.jsonl").read_bytes() == history
     other = ("--model", "base", "--model", "think=two", "--out", "two")
@@ -75,7 +75,7 @@ def test_recorded_steps_are_not_repeated_with_other_models(run: Run) -> None:
 
 
 def test_a_branch_keeps_the_models_and_buys_only_what_other_models_answer(
-    run: Run, uninterrupted: dict[str, Any]
+    run: Command, uninterrupted: dict[str, Any]
 ) -> None:
     models = ("--model", "base", "--model", "think=one")
     summary(run, "meadow.py", *models, "--out", "origin", "--quiet")
@@ -92,7 +92,7 @@ def test_a_branch_keeps_the_models_and_buys_only_what_other_models_answer(
     assert bought > 0
 
 
-def test_a_request_is_known_by_its_model(run: Run) -> None:
+def test_a_request_is_known_by_its_model(run: Command) -> None:
     """Another model is asked again; the same model is not, however the options name it."""
     plain = summary(run, "meadow.py", "--out", "plain", "--quiet")
     summary(run, "meadow.py", "--model", "base", "--out", "base", "--quiet")
@@ -114,7 +114,7 @@ def test_a_request_is_known_by_its_model(run: Run) -> None:
         assert run("meadow.py", *options)[0] == status
 
 
-def test_a_run_with_models_that_is_killed_goes_on(run: Run, tmp_path: Path) -> None:
+def test_a_run_with_models_that_is_killed_goes_on(run: Command, tmp_path: Path) -> None:
     models = ("--model", "base", "--model", "think=one", "--model", "@w01=two")
     options = ("--steps", "120", "--quiet", "--json", *models)
     whole = summary(run, "meadow.py", *options, "--out", "whole")
@@ -142,27 +142,27 @@ def test_a_run_with_models_that_is_killed_goes_on(run: Run, tmp_path: Path) -> N
         ((*FLEET, "--estimate"), "calls have no model"),
     ],
 )
-def test_wrong_models_are_one_sentence(run: Run, options: tuple[str, ...], sentence: str) -> None:
-    status, _, err = run("meadow.py", "--quiet", *options)
-    assert status == 2
+def test_wrong_models_are_one_sentence(
+    run: Command, options: tuple[str, ...], sentence: str
+) -> None:
+    err = run("meadow.py", "--quiet", *options).refusal
     assert sentence in " ".join(err.split())
     assert err.count("\n") == 1
     assert not Path("runs").exists()
 
 
-def test_a_function_that_no_call_has_is_noted(run: Run) -> None:
+def test_a_function_that_no_call_has_is_noted(run: Command) -> None:
     status, _, err = run("meadow.py", "--quiet", "--model", "thinks=a")
     assert status == 0
     assert "no call had the function 'thinks' of --model (did you mean 'think'?)" in err
 
 
-def test_a_world_that_names_its_functions_refuses_others(run: Run) -> None:
-    status, _, err = run("social", "--quiet", "--model", "wite=a")
-    assert status == 2
+def test_a_world_that_names_its_functions_refuses_others(run: Command) -> None:
+    err = run("social", "--quiet", "--model", "wite=a").refusal
     assert "the function 'wite', which does not exist (did you mean 'write'?)" in err
 
 
-def test_a_run_with_reuse_tells_what_it_reused(run: Run) -> None:
+def test_a_run_with_reuse_tells_what_it_reused(run: Command) -> None:
     models = ("--model", "base", "--model", "think=chat")
     live = summary(run, "meadow.py", *FLEET, *models, "--reuse", "prefix", "--keep-text", "--quiet")
     assert live["reuse"]["name"] == "prefix"
@@ -173,10 +173,9 @@ def test_a_run_with_reuse_tells_what_it_reused(run: Run) -> None:
     assert without["history_sha256"] == live["history_sha256"]
 
 
-def test_the_share_of_reused_tokens_is_of_what_this_start_sent(run: Run) -> None:
+def test_the_share_of_reused_tokens_is_of_what_this_start_sent(run: Command) -> None:
     how = (*FLEET, "--model", "base", "--model", "think=chat", "--reuse", "prefix", "--quiet")
-    status, out, _ = run("meadow.py", *how, "--steps", "12", "--out", "one")
-    assert status == 0
+    out = run("meadow.py", *how, "--steps", "12", "--out", "one").result
     whole = summary(run, "meadow.py", *how, "--steps", "12", "--out", "two")
     assert " ".join(reuse_note(whole["reuse"]).split()) in " ".join(out.split())
     assert whole["reuse"]["prompt_tokens"] == whole["prompt_tokens"]
@@ -201,21 +200,17 @@ def trace(tmp_path: Path) -> str:
     return str(tmp_path / "small.parquet")
 
 
-def test_a_replay_with_a_plug_in_of_ones_own(run: Run) -> None:
+def test_a_replay_with_a_plug_in_of_ones_own(run: Command) -> None:
     """The command at the beginning of the example, but with its file and a few minutes."""
     models = ("--model", "base", "--model", "iterative_convo=chat", "--hours", "12-12.1")
     reuse = ("--reuse", f"{EXAMPLE}:FirstLayers:sender=base,receiver=chat,layers=8")
-    status, out, _ = run("replay", str(ALDERBROOK), *FLEET, *models, *reuse, "--json")
-    assert status == 0
+    out = run("replay", str(ALDERBROOK), *FLEET, *models, *reuse, "--json").result
     rows = json.loads(out)
     assert {row["mode"] for row in rows}.isdisjoint({"optimistic", "critical_path"})
     for row in rows:
         assert row["reuse"]["other_model_hits"] > 0
         assert row["reuse"]["moved_bytes"] > row["reuse"]["reused_tokens"] > 0
-    status, out, _ = run(
-        "replay", str(ALDERBROOK), *FLEET, *models, *reuse, "--modes", "out_of_order"
-    )
-    assert status == 0
+    out = run("replay", str(ALDERBROOK), *FLEET, *models, *reuse, "--modes", "out_of_order").result
     assert "from other" in out
 
 
@@ -236,9 +231,8 @@ def test_a_replay_with_a_plug_in_of_ones_own(run: Run) -> None:
     ],
 )
 def test_wrong_replays_are_one_sentence(
-    run: Run, trace: str, options: tuple[str, ...], sentence: str
+    run: Command, trace: str, options: tuple[str, ...], sentence: str
 ) -> None:
-    status, _, err = run("replay", trace, *options)
-    assert status == 2
+    err = run("replay", trace, *options).refusal
     assert sentence in " ".join(err.split())
     assert err.count("\n") == 1

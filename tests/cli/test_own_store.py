@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from metropolis.durable import read_object
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 
 DOCS = Path(__file__).parents[2] / "docs"
 OWN = "own_store.py:OwnServer"
 
 
 @pytest.fixture(autouse=True)
-def own_store(run: Run) -> Path:
+def own_store(run: Command) -> Path:
     (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "store.md").read_text(), re.DOTALL)
     file = Path("own_store.py")
     file.write_text(example)
@@ -32,7 +33,7 @@ def test_the_documented_store_passes_the_check(own_store: Path) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
-def test_a_run_is_kept_in_it(run: Run, own_store: Path, uninterrupted: dict[str, Any]) -> None:
+def test_a_run_is_kept_in_it(run: Command, own_store: Path, uninterrupted: dict[str, Any]) -> None:
     own_store.write_text(
         own_store.read_text().replace(
             "        super().collect(fence, below)",
@@ -45,7 +46,7 @@ def test_a_run_is_kept_in_it(run: Run, own_store: Path, uninterrupted: dict[str,
 
 
 def test_it_is_resumed_in_it(
-    run: Run, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Command, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     status, _, _ = run("interrupted.py", "--store", OWN, "--out", "own")
     assert status == 130
@@ -69,7 +70,7 @@ def test_it_is_resumed_in_it(
         ("own_store.py:Server", "TypeError: Can't instantiate abstract class Server"),
     ],
 )
-def test_what_is_no_store_is_refused(run: Run, store: str, sentence: str) -> None:
+def test_what_is_no_store_is_refused(run: Command, store: str, sentence: str) -> None:
     status, _, err = run("meadow.py", "--store", store, "--quiet", "--out", "own")
     assert (status, err.count("\n")) == (2, 1)
     assert sentence in err
@@ -91,7 +92,7 @@ def test_what_is_no_store_is_refused(run: Run, store: str, sentence: str) -> Non
     ],
 )
 def test_an_error_in_a_method_names_class_method_and_line(
-    run: Run, own_store: Path, method: str
+    run: Command, own_store: Path, method: str
 ) -> None:
     start = "    def collect(self, fence: int, below: Step) -> None:\n"
     text = own_store.read_text()
@@ -115,9 +116,8 @@ def test_an_error_in_a_method_names_class_method_and_line(
     )
 
 
-def test_workers_on_ray_are_refused(run: Run) -> None:
-    status, _, err = run("meadow.py", "--store", OWN, "--workers", "ray:1", "--out", "own")
-    assert status == 2
+def test_workers_on_ray_are_refused(run: Command) -> None:
+    err = run("meadow.py", "--store", OWN, "--workers", "ray:1", "--out", "own").refusal
     assert err == (
         "metropolis: workers on Ray do not reach the store own_store.py:OwnServer; name embedded "
         "or a redis://… URL, or a number of workers, in this process\n"

@@ -15,8 +15,9 @@ from metropolis.bench.stub_server import stub_server
 from metropolis.store.embedded import _valkey
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
 from tests.cli.test_trust import files
+from tests.commands import Command
 from tests.store.test_connect import free_port
 
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
@@ -42,7 +43,7 @@ def guarded() -> Iterator[tuple[int, str]]:
 
 
 def test_the_password_of_a_store_is_kept_nowhere(
-    run: Run, guarded: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+    run: Command, guarded: tuple[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, password = guarded
     url = f"redis://default:{password}@127.0.0.1:{port}/0"
@@ -67,14 +68,14 @@ def test_the_password_of_a_store_is_kept_nowhere(
 
 
 def test_a_password_does_not_break_the_embedded_store(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PASSWORD, "hunter2")
     summary(run, "meadow.py", "--steps", "3", "--store", "embedded", "--out", "it")
     summary(run, "resume", "it", "--steps", "4")
 
 
-def test_the_key_of_a_model_is_kept_nowhere(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_a_model_is_kept_nowhere(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "hunter2")
     with stub_server(0.0, 0) as url:
         told = url.replace("http://", "http://ada:hunter3@")
@@ -137,7 +138,7 @@ def test_addresses(address: str, written: str | None, said: str | None) -> None:
     ],
 )
 def test_a_mistyped_address_is_shown_without_its_password(
-    run: Run, option: str, address: str
+    run: Command, option: str, address: str
 ) -> None:
     status, out, err = run("minimal", option, address, "--steps", "2")
     assert (status, out, err.count("\n")) == (2, "", 1), err

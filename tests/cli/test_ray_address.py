@@ -9,14 +9,15 @@ import pytest
 from metropolis.runtime.live import simulation
 from metropolis.runtime.live.worker_pool import LocalWorkerPool
 from metropolis.workers import ray_cluster
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 
 ON_RAY = "--store", "embedded", "--workers", "ray:1", "--ray-address", "10.0.0.1:6379"
 
 
 @pytest.mark.parametrize("changed", [("--store", "memory"), ("--workers", "2")])
 def test_it_is_resumed_by_workers_in_this_process(
-    run: Run,
+    run: Command,
     uninterrupted: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     changed: tuple[str, str],

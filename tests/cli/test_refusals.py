@@ -12,7 +12,8 @@ import pytest
 
 from metropolis.bench.stub_server import stub_server
 from metropolis.runtime.live.simulation import Simulation
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 
 ON_RAY = ("--store", "embedded", "--workers", "ray:1")
 
@@ -137,7 +138,7 @@ SERVER = ("--llm", "http://127.0.0.1:9")
     ],
 )
 def test_bad_input_is_one_sentence_and_status_2(
-    run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
+    run: Command, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
 ) -> None:
     with stub_server(0.0, 0) if "{stub}" in arguments else nullcontext("") as stub:
         status, out, err = run(*(argument.format(stub=stub) for argument in arguments))
@@ -168,7 +169,7 @@ def test_bad_input_is_one_sentence_and_status_2(
     ],
 )
 def test_what_is_not_installed_leaves_no_folder(
-    run: Run,
+    run: Command,
     monkeypatch: pytest.MonkeyPatch,
     module: str,
     options: tuple[str, ...],
@@ -182,7 +183,7 @@ def test_what_is_not_installed_leaves_no_folder(
     assert not Path("runs").exists()
 
 
-def test_a_folder_that_was_there_stays_as_empty_as_it_was(run: Run) -> None:
+def test_a_folder_that_was_there_stays_as_empty_as_it_was(run: Command) -> None:
     Path("mine").mkdir()
     with stub_server(0.0, 0) as url:
         assert run("minimal", "--llm", url, "--store", "foo", "--out", "mine")[0] == 2
@@ -190,7 +191,7 @@ def test_a_folder_that_was_there_stays_as_empty_as_it_was(run: Run) -> None:
 
 
 def test_the_folder_of_a_run_that_was_faster_is_left_alone(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = Simulation.__init__
 
@@ -205,7 +206,7 @@ def test_the_folder_of_a_run_that_was_faster_is_left_alone(
     assert Path("there/run.json").read_text() == "{}"
 
 
-def test_where_nothing_may_be_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_may_be_written(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("runs").write_text("in the way")
     status, _, err = run("minimal")
     assert (status, err.count("\n")) == (2, 1), err
@@ -225,7 +226,7 @@ def test_where_nothing_may_be_written(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert not Path("there").exists()
 
 
-def test_workers_of_a_store_stay_behind_with_it(run: Run) -> None:
+def test_workers_of_a_store_stay_behind_with_it(run: Command) -> None:
     with stub_server(0.0, 0) as url:
         stored = ("--llm", url, "--store", "embedded", "--workers", "2", "--steps", "2")
         assert run("minimal", *stored, "--quiet")[0] == 0
@@ -251,7 +252,7 @@ def test_workers_of_a_store_stay_behind_with_it(run: Run) -> None:
     ],
 )
 def test_errors_in_a_file_of_ones_own_are_told_with_the_line(
-    run: Run, source: str, sentence: str
+    run: Command, source: str, sentence: str
 ) -> None:
     Path("mine.py").write_text(source)
     Path("beside.py").write_text("")

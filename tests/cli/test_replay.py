@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from metropolis.cli import main
 from metropolis.runtime.replays.modes import MODES
 from metropolis.trace.parquet import write_trace
 from tests.cli.conftest import OWN_POLICY
+from tests.commands import Command
 from tests.small_traces import small_trace
 
 FIELDS = {
@@ -35,92 +35,76 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["metropolis", *arguments])
-    with pytest.raises(SystemExit) as exited:
-        main()
-    return int(exited.value.code or 0)
+@pytest.fixture
+def replay(metropolis: Command, trace: str) -> Command:
+    """`metropolis replay` of the trace."""
+    return lambda *options: metropolis("replay", trace, *options)
 
 
 def test_a_folder_of_a_run_and_the_mode_of_live_runs(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    metropolis: Command, trace: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     Path(trace).rename(folder / "trace.parquet")
     options = ("--modes", "out_of_order", "--figures", str(tmp_path / "figures"))
-    assert run(monkeypatch, "replay", str(folder), *options, "--json") == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(metropolis("replay", folder, *options, "--json").result)
     assert (row["mode"], row["rule"]) == ("out_of_order", "versioned")
     assert (tmp_path / "figures" / "gantt.svg").exists()
-    assert run(monkeypatch, "replay", str(folder), *options[:2]) == 0
-    assert "\nout_of_order " in capsys.readouterr().out
+    assert "\nout_of_order " in metropolis("replay", folder, *options[:2]).result
 
 
-def test_a_policy_in_a_file_of_ones_own(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_policy_in_a_file_of_ones_own(replay: Command, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(OWN_POLICY)
     policies = (f"{own}:Mine", f"{own}:Mine:base=5", f"step+{own}:Mine")
     given = [part for policy in policies[:2] for part in ("--policy", policy)]
-    assert run(monkeypatch, "replay", trace, "--modes", "versioned", *given, "--json") == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(replay("--modes", "versioned", *given, "--json").result)
     assert [row["policy"] for row in rows] == list(policies[:2])
-    assert run(monkeypatch, "replay", trace, "--policy", f"{own}:Mine:bose=5") == 2
-    assert "own.py:Mine has no option 'bose'; its options: base" in capsys.readouterr().err
-    assert run(monkeypatch, "replay", trace, "--policy", policies[2]) == 2
-    assert "which leaves too few for the policies before it" in capsys.readouterr().err
+    misspelt = replay("--policy", f"{own}:Mine:bose=5")
+    assert "own.py:Mine has no option 'bose'; its options: base" in misspelt.refusal
+    refusal = replay("--policy", policies[2]).refusal
+    assert "which leaves too few for the policies before it" in refusal
 
 
-def test_bounds_alone_are_not_recorded(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "replay", trace, *BOUNDS, "--record", str(tmp_path / "to")) == 2
-    assert "show executions, and all of --modes are bounds" in capsys.readouterr().err
+def test_bounds_alone_are_not_recorded(replay: Command, tmp_path: Path) -> None:
+    refusal = replay(*BOUNDS, "--record", tmp_path / "to").refusal
+    assert "show executions, and all of --modes are bounds" in refusal
     assert not (tmp_path / "to").exists()
 
 
-def test_outputs_tell_the_settings(
-    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outputs_tell_the_settings(replay: Command) -> None:
     placed = ("--modes", "versioned", "--dispatcher", "prefix", "--prefix-reuse")
     risk = ("--modes", "versioned,optimistic", "--speculation", "0.1", "--radius", "3")
     for options, told in (
         (placed, "policy step, dispatcher prefix, prefix reuse; chebyshev"),
         (risk, "policy step; chebyshev metric, radius 3, velocity 1, speculation 0.1."),
     ):
-        assert run(monkeypatch, "replay", trace, *options) == 0
-        assert told in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
-    assert run(monkeypatch, "replay", trace, *risk, "--json") == 0
-    rows = json.loads(capsys.readouterr().out)
+        assert told in replay(*options).result.replace("\n", " ").replace("  ", " ")
+    rows = json.loads(replay(*risk, "--json").result)
     assert [row["speculation"] for row in rows] == [None, "0.1"]
     assert {(row["perception_radius"], row["max_velocity"]) for row in rows} == {(3, 1)}
 
 
-def test_the_queueing_of_calls(
-    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_queueing_of_calls(replay: Command) -> None:
     options = ("--modes", "sequential,no_dependency", "--policy", "step", "--policy", "kairos")
-    assert run(monkeypatch, "replay", trace, *options, "--json") == 0
-    for row in json.loads(capsys.readouterr().out):
+    for row in json.loads(replay(*options, "--json").result):
         values = [row[f"queueing_{name}_sim_s"] for name in ("mean", "p50", "p99")]
         expected = [None] * 3 if row["mode"] == "no_dependency" else pytest.approx([0.0] * 3)
         assert values == expected, row["mode"]
-    assert run(monkeypatch, "replay", trace, *options) == 0
-    printed = capsys.readouterr().out
+    printed = replay(*options).result
     assert len(re.findall(r"queueing of calls, sim_s +mean +p50 +p99", printed)) == 2
     assert len(re.findall(r"sequential +0\.00 +0\.00 +0\.00", printed)) == 2
 
 
 def test_figures_without_matplotlib_are_refused_before_any_work(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    replay: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
-    assert run(monkeypatch, "replay", trace, "--figures", str(tmp_path / "figures")) == 2
-    told = capsys.readouterr()
-    assert (told.out, "figures need matplotlib" in told.err) == ("", True)
+    told = replay("--figures", tmp_path / "figures")
+    assert "figures need matplotlib" in told.refusal
+    assert told.out == ""
     assert not (tmp_path / "figures").exists()
 
 
@@ -139,33 +123,16 @@ def test_figures_without_matplotlib_are_refused_before_any_work(
     ],
 )
 def test_misspelt_names_are_told_with_the_nearest(
-    trace: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    sentence: str,
+    metropolis: Command, trace: str, arguments: tuple[str, ...], sentence: str
 ) -> None:
     where = (trace,) if arguments[0] == "replay" else ()
-    assert run(monkeypatch, *arguments, *where) == 2
-    assert sentence in capsys.readouterr().err
+    assert sentence in metropolis(*arguments, *where).refusal
 
 
-def test_json_has_a_row_for_every_mode_and_setting(
-    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = (
-        "--instances",
-        "1,3",
-        "--policy",
-        "step",
-        "--policy",
-        "fcfs",
-        "--agents",
-        "2,6",
-        "--json",
-    )
-    assert run(monkeypatch, "replay", trace, *options) == 0
-    rows = json.loads(capsys.readouterr().out)
+def test_json_has_a_row_for_every_mode_and_setting(replay: Command) -> None:
+    policies = ("--policy", "step", "--policy", "fcfs")
+    found = replay("--instances", "1,3", *policies, "--agents", "2,6", "--json").result
+    rows = json.loads(found)
     assert len(rows) == (len(MODES) - 1) * 2 * 2 * 2  # two of six agents lack dependencies by value
     for row in rows:
         assert set(row) >= FIELDS
@@ -174,11 +141,8 @@ def test_json_has_a_row_for_every_mode_and_setting(
             assert row["speedup_over_lockstep"] == 1
 
 
-def test_both_oracles_are_references(
-    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "replay", trace, "--json") == 0
-    rows = {row["mode"]: row for row in json.loads(capsys.readouterr().out)}
+def test_both_oracles_are_references(replay: Command) -> None:
+    rows = {row["mode"]: row for row in json.loads(replay("--json").result)}
     assert set(rows) == set(MODES)
     for mode in ("oracle", "oracle_values"):
         for row in rows.values():
@@ -186,25 +150,19 @@ def test_both_oracles_are_references(
             assert row[f"share_of_{mode}"] == pytest.approx(share)
 
 
-def test_instances_follow_the_rules_of_an_engine(
-    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instances_follow_the_rules_of_an_engine(replay: Command) -> None:
     options = ("--modes", "lockstep,critical_path", "--json", "--engine-rules")
     lockstep_sim_s = {}
     for rules in ("vllm", "vllm-v0"):
-        assert run(monkeypatch, "replay", trace, *options, rules) == 0
-        rows = json.loads(capsys.readouterr().out)
+        rows = json.loads(replay(*options, rules).result)
         lockstep_sim_s[rules] = rows[0]["makespan_sim_s"]
     assert rows[0]["fleet"].endswith(", rules of vllm-v0")
     assert lockstep_sim_s["vllm"] != lockstep_sim_s["vllm-v0"]
 
 
-def test_instances_may_differ(
-    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instances_may_differ(replay: Command) -> None:
     fleet = ("--instance", "llama-3-8b/l4", "--instance", "llama-3-8b/h100:2")
-    assert run(monkeypatch, "replay", trace, *fleet, "--json") == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(replay(*fleet, "--json").result)
     assert {row["mode"] for row in rows} == set(MODES) - {"no_dependency", "optimistic"}
     assert {row["fleet"] for row in rows} == {"1 x llama-3-8b/l4 + 2 x llama-3-8b/h100"}
     assert {(row["instances"], row["profile"]) for row in rows} == {
@@ -213,25 +171,19 @@ def test_instances_may_differ(
     assert all(row["speedup_over_lockstep"] for row in rows)
 
 
-def test_the_table_names_every_mode_and_fits_80_columns(
-    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "replay", trace, "--instances", "8") == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_table_names_every_mode_and_fits_80_columns(replay: Command) -> None:
+    lines = replay("--instances", "8").result.splitlines()
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
     for mode in MODES:
         assert any(line.startswith(mode) for line in lines)
 
 
-def test_without_speculation_optimistic_takes_as_long_as_versioned(
-    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_speculation_optimistic_takes_as_long_as_versioned(replay: Command) -> None:
     modes = ("--modes", "versioned,optimistic", "--json")
     makespans = {}
     for risk in ("off", "auto", "1"):
-        assert run(monkeypatch, "replay", trace, *modes, "--speculation", risk) == 0
-        versioned, optimistic = json.loads(capsys.readouterr().out)
+        versioned, optimistic = json.loads(replay(*modes, "--speculation", risk).result)
         assert optimistic["waste"] == optimistic["wasted_calls"] / (
             optimistic["calls"] + optimistic["wasted_calls"]
         )
@@ -241,19 +193,16 @@ def test_without_speculation_optimistic_takes_as_long_as_versioned(
     assert makespans["1"] != makespans["off"]
 
 
-def test_a_figure_that_cannot_be_written_is_named(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_figure_that_cannot_be_written_is_named(replay: Command, tmp_path: Path) -> None:
     (tmp_path / "calls_per_hour.svg").mkdir()
-    assert run(monkeypatch, "replay", trace, "--modes", "lockstep", "--figures", str(tmp_path)) == 2
-    assert f"{tmp_path / 'calls_per_hour.svg'}: cannot be written: " in capsys.readouterr().err
+    refusal = replay("--modes", "lockstep", "--figures", tmp_path).refusal
+    assert f"{tmp_path / 'calls_per_hour.svg'}: cannot be written: " in refusal
     for option in ("--figures", "--record"):
-        assert run(monkeypatch, "replay", trace, option, "") == 2
-        assert "it is empty; it should be the path of a folder" in capsys.readouterr().err
+        assert "it is empty; it should be the path of a folder" in replay(option, "").refusal
 
 
-def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(monkeypatch, "replay", trace, "--figures", str(tmp_path / "new" / "figures")) == 0
+def test_figures_are_pictures(replay: Command, tmp_path: Path) -> None:
+    assert replay("--figures", tmp_path / "new" / "figures").result
     for name in ("gantt", "calls_per_hour", "completion_times"):
         picture = tmp_path / "new" / "figures" / f"{name}.png"
         assert picture.read_bytes().startswith(b"\x89PNG")
@@ -299,40 +248,27 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_bad_input_is_one_sentence_and_status_2(
-    trace: str,
-    options: tuple[str, ...],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    replay: Command, options: tuple[str, ...], sentence: str
 ) -> None:
-    assert run(monkeypatch, "replay", trace, *options) == 2
-    said = capsys.readouterr()
+    said = replay(*options)
     assert said.out == ""
-    assert re.fullmatch(r"metropolis: [^\n]*\n", said.err)
+    assert re.fullmatch(r"metropolis: [^\n]*\n", said.refusal)
     assert sentence in said.err
 
 
-def test_a_call_that_fits_no_instance_is_named(
-    trace: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_call_that_fits_no_instance_is_named(replay: Command, tmp_path: Path) -> None:
     tiny = tmp_path / "tiny.toml"
     tiny.write_text(
         '[gpu]\nestimate = true\nsource = "made up"\nkv_source = "made up"\n'
         "w_ms = 1\ng_ms = 1\nh_ms = 1\nb_ms = 1\nk_ms = 1\nq_ms = 1\nc_ms = 1\n"
         "kv_capacity_tokens = 64\n"
     )
-    assert run(monkeypatch, "replay", trace, "--profile", str(tiny)) == 2
-    error = capsys.readouterr().err
+    error = replay("--profile", tiny).refusal
     assert re.search(r"step \d+, agent 'agent \d': a call of \d+ prompt", error)
     assert "holds 64 KV tokens" in error
 
 
-def test_wrong_names_leave_nothing_behind(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_names_leave_nothing_behind(replay: Command, tmp_path: Path) -> None:
     figures = tmp_path / "figures"
-    assert run(monkeypatch, "replay", trace, "--policy", "nope", "--figures", str(figures)) == 2
+    assert "nope" in replay("--policy", "nope", "--figures", figures).refusal
     assert not figures.exists()

@@ -18,7 +18,8 @@ import pytest
 
 from metropolis.bench.stub_server import stub_server
 from metropolis.runtime.folder.history import read_history, record_of
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 from tests.forgery import forge
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,7 +27,7 @@ STEPS = 24
 
 
 def test_every_mode_has_the_same_history_and_says_so(
-    run: Run, uninterrupted: dict[str, Any]
+    run: Command, uninterrupted: dict[str, Any]
 ) -> None:
     assert uninterrupted["steps"] == STEPS
     assert uninterrupted["simulated"] is True
@@ -42,21 +43,21 @@ def test_every_mode_has_the_same_history_and_says_so(
     assert sum(of["output_tokens"] for of in used) == uninterrupted["output_tokens"]
 
 
-def test_what_a_mode_took_live_is_what_its_replay_takes(run: Run) -> None:
+def test_what_a_mode_took_live_is_what_its_replay_takes(run: Command) -> None:
     for mode in ("sequential", "lockstep", "out_of_order"):
         live = summary(run, "minimal", "--mode", mode)
         row = next(row for row in live["comparison"] if row["mode"] == mode)
         assert row["makespan_sim_s"] == pytest.approx(live["makespan_s"], rel=1e-9)
 
 
-def test_a_comparison_says_that_it_ignores_the_limit_of_calls(run: Run) -> None:
+def test_a_comparison_says_that_it_ignores_the_limit_of_calls(run: Command) -> None:
     for options, is_said in ((("--concurrency", "2"), True), (("--concurrency", "5000"), False)):
         _, out, _ = run("meadow.py", "--steps", "4", "--quiet", *options)
         assert ("with any number of calls in flight:" in " ".join(out.split())) is is_said
 
 
 def test_instances_may_differ_and_be_others_after_a_resume(
-    run: Run, uninterrupted: dict[str, Any]
+    run: Command, uninterrupted: dict[str, Any]
 ) -> None:
     fleet = ("--instance", "llama-3-8b/l4", "--instance", "llama-3-8b/h100")
     some = summary(run, "meadow.py", "--steps", "9", "--out", "differ", *fleet)
@@ -71,13 +72,13 @@ def test_instances_may_differ_and_be_others_after_a_resume(
     assert changed["history_sha256"] == uninterrupted["history_sha256"]
 
 
-def test_the_seed_and_the_agents_count(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_the_seed_and_the_agents_count(run: Command, uninterrupted: dict[str, Any]) -> None:
     other = summary(run, "meadow.py", "--seed", "1", "--agents", "4")
     assert (other["agents"], other["seed"]) == (4, 1)
     assert other["history_sha256"] != uninterrupted["history_sha256"]
 
 
-def test_people_read_a_story_and_a_table_in_80_columns(run: Run) -> None:
+def test_people_read_a_story_and_a_table_in_80_columns(run: Command) -> None:
     status, out, err = run("meadow.py")
     assert (status, err) == (0, "")
     lines = out.splitlines()
@@ -94,7 +95,7 @@ def test_people_read_a_story_and_a_table_in_80_columns(run: Run) -> None:
         assert Path("runs/meadow-1", name).exists()
 
 
-def test_a_finished_run_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_a_finished_run_goes_on(run: Command, uninterrupted: dict[str, Any]) -> None:
     assert summary(run, "meadow.py:make", "--hours", "0.02")["steps"] == 8  # 10 s each
     longer = summary(run, "resume", "--steps", str(STEPS))
     assert longer["history_sha256"] == uninterrupted["history_sha256"]
@@ -112,7 +113,7 @@ def test_a_finished_run_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None
         assert again["usage"] == uninterrupted["usage"]
 
 
-def test_a_resumed_run_keeps_the_steps_that_are_recorded(run: Run) -> None:
+def test_a_resumed_run_keeps_the_steps_that_are_recorded(run: Command) -> None:
     summary(run, "meadow.py", "--steps", "6", "--out", "it")
     for file in Path("it/checkpoints").iterdir():
         file.unlink()  # as of a run that was killed before its first checkpoint
@@ -124,7 +125,7 @@ def test_a_resumed_run_keeps_the_steps_that_are_recorded(run: Run) -> None:
     assert summary(run, "resume", "it", "--steps", "7")["steps"] == 7
 
 
-def test_options_that_were_edited_are_checked(run: Run) -> None:
+def test_options_that_were_edited_are_checked(run: Command) -> None:
     summary(run, "meadow.py", "--steps", "2")
     file = Path("runs/meadow-1/run.json")
     changes: tuple[tuple[object, str], ...] = (
@@ -140,7 +141,7 @@ def test_options_that_were_edited_are_checked(run: Run) -> None:
         assert re.fullmatch(rf"metropolis: runs/meadow-1/run.json: about: {sentence}", told), told
 
 
-def test_a_damaged_run_says_so(run: Run) -> None:
+def test_a_damaged_run_says_so(run: Command) -> None:
     summary(run, "meadow.py", "--steps", "2")
     file, journal = Path("runs/meadow-1/run.json"), Path("runs/meadow-1/journal.jsonl")
     whole = journal.read_bytes()
@@ -156,13 +157,12 @@ def test_a_damaged_run_says_so(run: Run) -> None:
 
 
 def test_an_error_of_ones_own_in_mid_run_is_mended_and_the_run_goes_on(
-    run: Run, uninterrupted: dict[str, Any]
+    run: Command, uninterrupted: dict[str, Any]
 ) -> None:
     world = Path("meadow.py")
     whole = world.read_text()
     world.write_text(whole.replace("    pass\n", "    1 / (record.step - 7)\n"))
-    status, _, err = run("meadow.py", "--out", "here")
-    assert status == 2
+    err = run("meadow.py", "--out", "here").refusal
     assert re.fullmatch(
         rf"metropolis: {world.resolve()}:12: ZeroDivisionError: [^;]*; fix it there; the run is "
         r"at step 8 of 24; continue with: metropolis resume here\n",
@@ -174,7 +174,7 @@ def test_an_error_of_ones_own_in_mid_run_is_mended_and_the_run_goes_on(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_and_it_goes_on(
-    run: Run, uninterrupted: dict[str, Any], number: signal.Signals
+    run: Command, uninterrupted: dict[str, Any], number: signal.Signals
 ) -> None:
     world = Path("interrupted.py")
     world.write_text(world.read_text().replace("signal.SIGINT", f"signal.{number.name}"))
@@ -203,7 +203,7 @@ def test_a_signal_ends_a_run_and_it_goes_on(
     ],
 )
 def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
-    run: Run, uninterrupted: dict[str, Any], budget: tuple[str, ...], larger: tuple[str, ...]
+    run: Command, uninterrupted: dict[str, Any], budget: tuple[str, ...], larger: tuple[str, ...]
 ) -> None:
     status, out, err = run("meadow.py", *budget, "--out", "here", "--json", "--quiet")
     assert status == 3
@@ -232,11 +232,10 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
     assert uninterrupted["makespan_note"] is None
 
 
-def test_a_world_that_has_moved_is_named(run: Run) -> None:
+def test_a_world_that_has_moved_is_named(run: Command) -> None:
     assert run("meadow.py", "--out", "here", "--quiet", "--steps", "3")[0] == 0
     Path("meadow.py").rename("heath.py")
-    status, _, err = run("resume", "here")
-    assert status == 2
+    err = run("resume", "here").refusal
     assert re.fullmatch(
         r"metropolis: here: its world /.*/meadow.py does not exist; put it back there, or a link "
         r"to it\n",
@@ -246,14 +245,13 @@ def test_a_world_that_has_moved_is_named(run: Run) -> None:
     assert run("resume", "here", "--steps", "4", "--quiet")[0] == 0
 
 
-def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_a_journal_is_replayed(run: Command, uninterrupted: dict[str, Any]) -> None:
     for out, name in (("a", "uninterrupted/journal.jsonl"), ("b", "uninterrupted")):
         again = summary(run, "meadow.py", "--llm", f"replay:{name}", "--out", out)
         assert again["history_sha256"] == uninterrupted["history_sha256"]
         kept = json.loads(Path(f"{out}/run.json").read_text())["about"]["llm"]
         assert kept == f"replay:{Path('uninterrupted/journal.jsonl').resolve()}"
-    status, _, err = run("meadow.py", "--llm", "replay:uninterrupted/journal.jsonl", "--seed", "3")
-    assert status == 2
+    err = run("meadow.py", "--llm", "replay:uninterrupted/journal.jsonl", "--seed", "3").refusal
     assert re.fullmatch(r"metropolis: .* has no answer to .*metropolis resume .*\n", err)
     # a run whose model has failed resumes with another
     resumed = summary(run, "resume", "--llm", "scripted")
@@ -261,7 +259,7 @@ def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
     assert resumed["history_sha256"] == other["history_sha256"]
 
 
-def test_a_server_is_asked(run: Run) -> None:
+def test_a_server_is_asked(run: Command) -> None:
     with stub_server(0.0, 0) as url:
         live = summary(run, "minimal", "--llm", url, "--requests-per-minute", "100000")
     assert live["simulated"] is False
@@ -275,7 +273,7 @@ def test_a_server_is_asked(run: Run) -> None:
 SMALL = "w_ms=1\ng_ms=0\nh_ms=1\nb_ms=0\nk_ms=0\nq_ms=0\nc_ms=0\nkv_capacity_tokens=16\nsource=''"
 
 
-def test_a_run_whose_modes_cannot_be_compared_has_ended_well(run: Run) -> None:
+def test_a_run_whose_modes_cannot_be_compared_has_ended_well(run: Command) -> None:
     Path("small.toml").write_text(SMALL)
     with stub_server(0.0, 0) as url:
         options = ("minimal", "--llm", url, "--profile", "small.toml", "--quiet")
@@ -291,13 +289,12 @@ def test_a_run_whose_modes_cannot_be_compared_has_ended_well(run: Run) -> None:
     assert ended["no_comparison"].startswith("There is no comparison")
 
 
-def test_a_profile_is_refused_before_the_run(run: Run) -> None:
-    status, _, told = run("minimal", "--llm", "http://127.0.0.1:1", "--profile", "llama-3-8b/l5")
-    assert status == 2
+def test_a_profile_is_refused_before_the_run(run: Command) -> None:
+    told = run("minimal", "--llm", "http://127.0.0.1:1", "--profile", "llama-3-8b/l5").refusal
     assert "llama-3-8b/l4" in told
 
 
-def test_killed_at_any_moment_it_goes_on(run: Run, tmp_path: Path) -> None:
+def test_killed_at_any_moment_it_goes_on(run: Command, tmp_path: Path) -> None:
     options = ("--steps", "150", "--quiet", "--json")
     whole = summary(run, "meadow.py", *options, "--out", "whole")
     size = Path("whole/journal.jsonl").stat().st_size
@@ -330,7 +327,7 @@ def _kill_at(journal_bytes: int, arguments: list[str], folder: Path) -> bool:
     return process.returncode != 0
 
 
-def test_an_estimate_is_what_the_run_takes(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_an_estimate_is_what_the_run_takes(run: Command, uninterrupted: dict[str, Any]) -> None:
     prices = ("--price-in", "1", "--price-out", "3")
     found = summary(run, "meadow.py", "--estimate", *prices)
     assert found["rehearsed_steps"] == STEPS
@@ -341,7 +338,7 @@ def test_an_estimate_is_what_the_run_takes(run: Run, uninterrupted: dict[str, An
     assert not Path("runs").exists()
 
 
-def test_a_dead_llm_ends_the_run_at_once(run: Run) -> None:
+def test_a_dead_llm_ends_the_run_at_once(run: Command) -> None:
     for llm in ("http://127.0.0.1:9", "sglang:http://127.0.0.1:9", "openai:http://127.0.0.1:9"):
         status, out, err = run("meadow.py", "--llm", llm)
         assert (status, out) == (2, "")
@@ -349,7 +346,7 @@ def test_a_dead_llm_ends_the_run_at_once(run: Run) -> None:
     assert not Path("runs").exists()
 
 
-def test_the_end_of_a_long_run_is_compared(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_long_run_is_compared(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metropolis.cli.run_report.COMPARED_ROWS", 6 * 12)
     status, out, _ = run("meadow.py", "--quiet")
     said = " ".join(out.split())
@@ -358,7 +355,7 @@ def test_the_end_of_a_long_run_is_compared(run: Run, monkeypatch: pytest.MonkeyP
     assert summary(run, "meadow.py")["compared_from"] == STEPS - 12
 
 
-def test_a_damaged_store_is_told_with_the_way_back(run: Run) -> None:
+def test_a_damaged_store_is_told_with_the_way_back(run: Command) -> None:
     whole = summary(run, "meadow.py", "--steps", "6", "--out", "whole")
     summary(run, "meadow.py", "--steps", "3", "--store", "embedded", "--out", "it")
     (log,) = Path("it/store/appendonlydir").glob("*.incr.aof")
@@ -373,7 +370,7 @@ def test_a_damaged_store_is_told_with_the_way_back(run: Run) -> None:
     assert again["history_sha256"] == whole["history_sha256"]
 
 
-def test_a_resumed_run_keeps_the_options_of_its_world(run: Run) -> None:
+def test_a_resumed_run_keeps_the_options_of_its_world(run: Command) -> None:
     town = ("smallville", "--agents", "2", "--quiet", "--json")
     option = ("--world-option", "preset=code-1.0")
     run(*town, *option, "--steps", "60", "--out", "half")

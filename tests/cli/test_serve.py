@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from metropolis.cli import main
+from tests.commands import Command
 from tests.waiting import eventually, has_ended
 
 STAND_IN = """
@@ -115,15 +115,6 @@ def test_priorities_are_on_and_flags_of_the_user_come_last(
     assert report["omp"] == "1"
 
 
-def fail(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *given: str
-) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["metropolis", *given])
-    with pytest.raises(SystemExit) as exited:
-        main()
-    return int(exited.value.code or 0), capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("behaviour", "sentence", "last"),
     [
@@ -138,57 +129,45 @@ def test_a_server_that_fails_is_said_with_the_end_of_its_log(
     last: str,
     port: int,
     stand_in: Path,
+    metropolis: Command,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("BEHAVIOUR", behaviour)
     wait_s = "2" if behaviour == "hangs" else "60"
-    status, said = fail(monkeypatch, capsys, *arguments(port, "--wait-s", wait_s))
-    assert status == 1
-    assert sentence in said
-    assert said.endswith(f"{last}\n")
+    said = metropolis(*arguments(port, "--wait-s", wait_s))
+    assert said.status == 1
+    assert sentence in said.err
+    assert said.err.endswith(f"{last}\n")
     pids = json.loads(stand_in.read_text())["pids"]
     assert eventually(lambda: all(map(has_ended, pids)))
 
 
 def test_the_log_can_be_kept(
-    port: int,
-    stand_in: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    port: int, stand_in: Path, tmp_path: Path, metropolis: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BEHAVIOUR", "dies")
-    fail(monkeypatch, capsys, *arguments(port, "--log", str(tmp_path / "log")))
+    metropolis(*arguments(port, "--log", str(tmp_path / "log")))
     assert (tmp_path / "log").read_text() == "loading weights\nout of memory\n"
-    status, said = fail(monkeypatch, capsys, *arguments(port, "--log", str(tmp_path)))
-    assert (status, said.count("\n")) == (2, 2)
+    said = metropolis(*arguments(port, "--log", str(tmp_path))).refusal
+    assert said.count("\n") == 2
     assert f"--log: {tmp_path} cannot be written" in said
 
 
-def test_without_sglang_there_is_one_sentence(
-    port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, said = fail(monkeypatch, capsys, *arguments(port, "--python", sys.executable))
-    assert status == 2
-    assert said == (
+def test_without_sglang_there_is_one_sentence(port: int, metropolis: Command) -> None:
+    assert metropolis(*arguments(port, "--python", sys.executable)).refusal == (
         f"metropolis: SGLang is not installed for {sys.executable}; install it "
         "(pip install 'metropolis[sglang]', on Linux with CUDA), or name the interpreter that has "
         "it with --python\n"
     )
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert extras["sglang"][0].startswith("sglang>=")
-    status, said = fail(monkeypatch, capsys, *arguments(port, "--python", os.devnull))
-    assert status == 2
-    assert "cannot be run: Permission denied; name a Python interpreter" in said
+    refusal = metropolis(*arguments(port, "--python", os.devnull)).refusal
+    assert "cannot be run: Permission denied; name a Python interpreter" in refusal
 
 
-def test_a_port_in_use_is_said_before_anything_starts(
-    stand_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use_is_said_before_anything_starts(stand_in: Path, metropolis: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        status, said = fail(monkeypatch, capsys, *arguments(port))
-    assert status == 2
+        said = metropolis(*arguments(port)).refusal
     assert f"cannot listen at 127.0.0.1:{port}: Address already in use; choose another" in said
     assert not stand_in.exists()

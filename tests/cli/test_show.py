@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 
 
-def test_an_agent_is_shown_at_a_step(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_an_agent_is_shown_at_a_step(run: Command, uninterrupted: dict[str, Any]) -> None:
     shown = summary(run, "show", "uninterrupted", "--agent", "w01", "--at", "9")
     assert (shown["agent"], shown["step"]) == ("w01", 9)
     assert {"body", "mind"} <= shown.keys()
@@ -16,13 +17,12 @@ def test_an_agent_is_shown_at_a_step(run: Run, uninterrupted: dict[str, Any]) ->
     assert (status, out.startswith("w01 at step 24")) == (0, True)
 
 
-def test_a_resident_is_shown_as_tables(run: Run) -> None:
+def test_a_resident_is_shown_as_tables(run: Command) -> None:
     steps = ("--agents", "6", "--steps", "400", "--quiet", "--out", "town")
     assert run("smallville", *steps)[0] == 0
     show = ("show", "town", "--agent", "Celia Marsh", "--at", "390")
     mind = summary(run, *show)["mind"]
-    status, out, _ = run(*show)
-    assert status == 0
+    out = run(*show).result
     for title in ("body", "state of the body", "present", "schedule", "relations", "memories: "):
         assert f"\n{title}" in out
     shown = " ".join(out.split())
@@ -36,7 +36,7 @@ def test_a_resident_is_shown_as_tables(run: Run) -> None:
     assert newest["text"][:40] in shown
 
 
-def test_tables_of_an_own_world(run: Run) -> None:
+def test_tables_of_an_own_world(run: Command) -> None:
     source = Path("meadow.py").read_text("utf-8")
     source += """
 class Walker(Walker):
@@ -55,7 +55,7 @@ class Walker(Walker):
         assert "\x1b" not in out
 
 
-def test_an_agent_that_cannot_be_copied_is_named(run: Run) -> None:
+def test_an_agent_that_cannot_be_copied_is_named(run: Command) -> None:
     source = Path("meadow.py").read_text("utf-8")
     source += """
 from dataclasses import dataclass, field
@@ -71,8 +71,7 @@ class Walker(Walker):
         ("fork", "locked", "--at", "3", "--out", "branch"),
         ("locked.py", "--store", "embedded", "--workers", "2", "--out", "stored"),
     ):
-        status, _, err = run(*command)
-        assert status == 2
+        err = run(*command).refusal
         assert "' (Walker) cannot be copied (cannot pickle" in err
     status, out, _ = run("world", "check", "locked.py")
     assert status == 1
@@ -80,7 +79,7 @@ class Walker(Walker):
     assert not Path("branch").exists()
 
 
-def test_bad_input_is_one_sentence(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_bad_input_is_one_sentence(run: Command, uninterrupted: dict[str, Any]) -> None:
     for arguments, sentence in (
         (("uninterrupted", "--agent", "w1"), "no agent 'w1' (did you mean"),
         (("uninterrupted", "--agent", "w01", "--at", "25"), "has 24 recorded steps"),

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from metropolis.cli.run_options import options_of
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 from tests.forgery import forge
 
 HOSTILE = """
@@ -51,7 +52,7 @@ def hostile(uninterrupted: dict[str, Any], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_runs_what_a_changed_folder_names(
-    run: Run, hostile: Path, command: tuple[str, ...]
+    run: Command, hostile: Path, command: tuple[str, ...]
 ) -> None:
     before = files("there")
     status, out, err = run(*command)
@@ -70,7 +71,7 @@ def test_no_command_runs_what_a_changed_folder_names(
     ("was", "put"), [(b'"seed": 0,', b'"seed": 1,'), (b'"signature": "', b'"signature": "0')]
 )
 def test_nobody_can_trust_damage(
-    run: Run, uninterrupted: dict[str, Any], command: tuple[str, ...], was: bytes, put: bytes
+    run: Command, uninterrupted: dict[str, Any], command: tuple[str, ...], was: bytes, put: bytes
 ) -> None:
     shutil.copytree("uninterrupted", "there")
     file = Path("there/run.json")
@@ -85,7 +86,7 @@ def test_nobody_can_trust_damage(
     assert files("there") == before
 
 
-def test_a_file_without_a_checksum_is_damaged(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_a_file_without_a_checksum_is_damaged(run: Command, uninterrupted: dict[str, Any]) -> None:
     file = Path("uninterrupted/run.json")
     content = json.loads(file.read_text())
     del content["crc32"]
@@ -94,13 +95,13 @@ def test_a_file_without_a_checksum_is_damaged(run: Run, uninterrupted: dict[str,
     assert (status, 'is damaged (it should begin with {"crc32":); restore' in err) == (2, True)
 
 
-def test_comparing_as_json_runs_nothing(run: Run, hostile: Path) -> None:
+def test_comparing_as_json_runs_nothing(run: Command, hostile: Path) -> None:
     assert run("diff", "there", "uninterrupted", "--json")[0] == 0
     assert not hostile.exists()
 
 
 def test_an_unsigned_folder_is_signed_once_it_is_trusted(
-    run: Run, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Command, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = uninterrupted["history_sha256"]
     assert summary(run, "resume", "uninterrupted")["history_sha256"] == whole
@@ -116,18 +117,19 @@ def test_an_unsigned_folder_is_signed_once_it_is_trusted(
     assert summary(run, "resume", "moved")["history_sha256"] == whole
 
 
-def test_without_a_key_every_run_must_be_trusted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_every_run_must_be_trusted(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(Path("meadow.py").resolve()))
     summary(run, "meadow.py", "--steps", "2", "--out", "here")
     assert json.loads(Path("here/run.json").read_text())["signature"] is None
-    status, _, err = run("resume", "here")
-    assert status == 2
+    err = run("resume", "here").refusal
     assert "here/run.json: is not signed (this user cannot sign: " in err
     assert "meadow.py is not a folder that can be written); it names" in err
     assert run("resume", "here", "--trust")[0] == 0
 
 
-def test_what_is_named_does_not_reach_the_terminal_as_it_is(run: Run, hostile: Path) -> None:
+def test_what_is_named_does_not_reach_the_terminal_as_it_is(run: Command, hostile: Path) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe\x9b1A\r" + "x" * 1000
     change("there", lambda content: content["about"].update(world=evil, store=evil, engine=[evil]))
     err = run("resume", "there")[2]
@@ -138,7 +140,7 @@ def test_what_is_named_does_not_reach_the_terminal_as_it_is(run: Run, hostile: P
     assert "\x1b" not in run("resume", "there")[2]
 
 
-def test_of_a_long_name_the_end_is_shown_and_no_password(run: Run, hostile: Path) -> None:
+def test_of_a_long_name_the_end_is_shown_and_no_password(run: Command, hostile: Path) -> None:
     address = f"http://{'u' * 150}:hunter2{'x' * 100}@h/{'y' * 300}/the-end"
     world = f"/safe/{'x' * 300}/evil.py"
     change("there", lambda content: content["about"].update(world=world, llm=address))
@@ -153,7 +155,7 @@ def test_of_a_long_name_the_end_is_shown_and_no_password(run: Run, hostile: Path
 
 
 def test_a_store_in_a_folder_is_the_same_wherever_the_run_is_resumed(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     summary(run, "meadow.py", "--steps", "2", "--store", "embedded:mine", "--out", "it")
     kept = json.loads(Path("it/run.json").read_text())["about"]["store"]
@@ -165,7 +167,7 @@ def test_a_store_in_a_folder_is_the_same_wherever_the_run_is_resumed(
 
 
 @pytest.mark.parametrize("store", ["embedded", "embedded:it/mine"])
-def test_a_store_in_the_folder_of_the_run_is_copied_with_it(run: Run, store: str) -> None:
+def test_a_store_in_the_folder_of_the_run_is_copied_with_it(run: Command, store: str) -> None:
     summary(run, "meadow.py", "--steps", "2", "--store", store, "--out", "it")
     shutil.copytree("it", "copy")
     before = files("it")
@@ -177,7 +179,7 @@ def test_a_store_in_the_folder_of_the_run_is_copied_with_it(run: Run, store: str
 
 
 def test_a_branch_of_an_untrusted_run_is_as_untrusted(
-    run: Run, uninterrupted: dict[str, Any]
+    run: Command, uninterrupted: dict[str, Any]
 ) -> None:
     change("uninterrupted", lambda content: content["about"].update(hours=None))  # same content
     assert run("fork", "uninterrupted", "--at", "9", "--out", "mine", "--quiet")[0] == 0
@@ -188,7 +190,7 @@ def test_a_branch_of_an_untrusted_run_is_as_untrusted(
     assert run("resume", "theirs", "--quiet")[0] == 0
 
 
-def test_only_this_user_reads_a_run(run: Run, uninterrupted: dict[str, Any]) -> None:
+def test_only_this_user_reads_a_run(run: Command, uninterrupted: dict[str, Any]) -> None:
     summary(run, "meadow.py", "--steps", "2", "--store", "embedded")
     for folder in (Path("uninterrupted"), Path("runs/meadow-1")):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -24,7 +24,7 @@ import pytest
 from metropolis.cli.run_options import RunOptions, options_of
 from metropolis.runtime.live.stored import MEMORY
 from metropolis.types import MetropolisError
-from tests.cli.conftest import Run
+from tests.commands import Command
 from tests.forgery import intact, with_checksum
 
 SMALL, LARGE = 200, int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "10000"))
@@ -55,7 +55,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def donors(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Texts]:
+def donors(run: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Texts]:
     """Return the files of two runs of this user in a store, and of a run of another user."""
     found = {}
     for name in ("mine", "other", "stranger"):
@@ -207,7 +207,7 @@ def same(texts: Texts, mine: Texts) -> bool:
     "inputs", [SMALL, pytest.param(LARGE, marks=pytest.mark.campaign)], ids=["small", "large"]
 )
 def test_hostile_folders(
-    run: Run,
+    run: Command,
     donors: dict[str, Texts],
     listener: socket.socket,
     capsys: pytest.CaptureFixture[str],
@@ -277,7 +277,7 @@ def _write(folder: Path, texts: Texts) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link to nothing", "link to itself", "device"])
-def test_files_that_are_none(run: Run, donors: dict[str, Texts], name: str, kind: str) -> None:
+def test_files_that_are_none(run: Command, donors: dict[str, Texts], name: str, kind: str) -> None:
     _write(Path("there"), donors["mine"])
     path = Path("there") / name
     path.unlink()

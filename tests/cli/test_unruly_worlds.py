@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.commands import Command
 
 ROOT = Path(__file__).parent.parent.parent
 WORLD = """
@@ -90,7 +90,7 @@ def digest(out: str) -> str:
     ],
 )
 def test_what_would_end_the_interpreter_is_an_error_of_its_agent(
-    run: Run, monkeypatch: pytest.MonkeyPatch, form: str, act: str, store: str
+    run: Command, monkeypatch: pytest.MonkeyPatch, form: str, act: str, store: str
 ) -> None:
     line = world(form, act)
     monkeypatch.setenv("UNRULY", "1")
@@ -111,17 +111,16 @@ def test_what_would_end_the_interpreter_is_an_error_of_its_agent(
 
 
 def test_a_task_of_an_agents_own_that_exits_is_its_error(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = "async def leave(): sys.exit(0)"
     world("async", f"{own}\n                asyncio.create_task(leave())")
     monkeypatch.setenv("UNRULY", "1")
-    status, _, err = run("world.py", "--quiet")
-    assert status == 2
+    err = run("world.py", "--quiet").refusal
     assert re.search(r"step 6, agent 'w01', in Unruly.proceed: \S+/world.py:12: SystemExit: 0", err)
 
 
-def test_the_reader_of_a_story_may_end(run: Run) -> None:
+def test_the_reader_of_a_story_may_end(run: Command) -> None:
     text = WORLD.format(act="pass", kind="Walker", define="async def", wait="await")
     story = "lambda record: [f'step {record.step} is ' + 'long ' * 200]"
     Path("world.py").write_text(text.replace("author, steps=20", f"author, {story}, steps=20000"))
@@ -141,7 +140,7 @@ def test_the_reader_of_a_story_may_end(run: Run) -> None:
 
 
 @pytest.mark.parametrize("where", ["make", "reset", "observe", "resolve"])
-def test_so_it_is_in_a_world(run: Run, where: str) -> None:
+def test_so_it_is_in_a_world(run: Command, where: str) -> None:
     text = WORLD.format(act="pass", kind="Walker", define="async def", wait="await")
     method = f"class Bad(Meadow):\n    def {where}(self, *_, **__): sys.exit(0)\n\ndef make("
     text = text.replace("def make(", method).replace("= Meadow(", "= Bad(")
@@ -155,11 +154,10 @@ def test_so_it_is_in_a_world(run: Run, where: str) -> None:
         assert re.search(rf"step 0, agent 'w0\d'.*, in Bad.{where}: ", err)
 
 
-def test_the_traceback_is_printed_with_debug(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_is_printed_with_debug(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     line = world("async", "1 / 0")
     monkeypatch.setenv("UNRULY", "1")
-    status, _, err = run("world.py", "--quiet", "--debug")
-    assert status == 2
+    err = run("world.py", "--quiet", "--debug").refusal
     assert "Traceback (most recent call last):" in err
     assert f'world.py", line {line}, in proceed' in err
     assert re.search(
@@ -171,7 +169,7 @@ def test_the_traceback_is_printed_with_debug(run: Run, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("ever", EVER)
-def test_who_goes_on_for_ever_is_named_and_ctrl_c_ends_it(run: Run, ever: str) -> None:
+def test_who_goes_on_for_ever_is_named_and_ctrl_c_ends_it(run: Command, ever: str) -> None:
     world(*EVER[ever])
     whole = digest(run("world.py", "--quiet", "--out", "whole")[1])
     process = start("world.py", "--quiet", "--out", "here", "--stall", "0.5")
@@ -200,7 +198,7 @@ def test_who_goes_on_for_ever_is_named_and_ctrl_c_ends_it(run: Run, ever: str) -
     assert digest(out) == whole
 
 
-def test_a_run_that_does_not_end_says_what_it_waits_for(run: Run) -> None:
+def test_a_run_that_does_not_end_says_what_it_waits_for(run: Command) -> None:
     world("async", LOOP)
     process = start("world.py", "--quiet", "--out", "here", "--stall", "0")
     while not Path("there").exists():

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from metropolis.cli import live
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 
 
 def told(out: str) -> tuple[str, str]:
@@ -20,9 +21,8 @@ def told(out: str) -> tuple[str, str]:
     return found[1].strip(), " ".join(out.split("\n\n")[-1].split())
 
 
-def test_only_what_was_verified_is_claimed(run: Run) -> None:
-    status, out, _ = run("meadow.py", "--quiet")
-    assert status == 0
+def test_only_what_was_verified_is_claimed(run: Command) -> None:
+    out = run("meadow.py", "--quiet").result
     assert told(out)[0] == "(not verified; run --verify checks it against lockstep)"
     assert "equal in every mode" not in out
     for arguments in (
@@ -36,7 +36,7 @@ def test_only_what_was_verified_is_claimed(run: Run) -> None:
         assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_finished_run_keeps_its_trace(run: Run) -> None:
+def test_a_finished_run_keeps_its_trace(run: Command) -> None:
     assert run("meadow.py", "--quiet")[0] == 0
     trace = Path("runs/meadow-1/trace.parquet").read_bytes()
     status, out, err = run("resume", "meadow-1", "--verify", "--quiet")
@@ -45,7 +45,9 @@ def test_a_finished_run_keeps_its_trace(run: Run) -> None:
     assert re.search(r"oracle_values .* 100%", out), "the table has all modes"
 
 
-def test_ctrl_c_before_a_verification_is_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_a_verification_is_taken(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run("meadow.py", "--quiet")[0] == 0
     original = live._run
 
@@ -62,7 +64,7 @@ def test_ctrl_c_before_a_verification_is_taken(run: Run, monkeypatch: pytest.Mon
     assert "(not verified" in out
 
 
-def test_the_summary_holds_what_was_verified(run: Run) -> None:
+def test_the_summary_holds_what_was_verified(run: Command) -> None:
     found = summary(run, "meadow.py", "--quiet", "--verify", "--verify-steps", "6")
     first, end = found["verified"]["parts"][0]
     assert (first, end) == (0, 6)
@@ -70,7 +72,7 @@ def test_the_summary_holds_what_was_verified(run: Run) -> None:
     assert summary(run, "meadow.py", "--quiet")["verified"] is None
 
 
-def test_a_world_of_chance_is_told_with_its_status(run: Run) -> None:
+def test_a_world_of_chance_is_told_with_its_status(run: Command) -> None:
     status, out, _ = run("dice.py", "--quiet", "--verify", "--out", "here")
     assert status == 4
     assert re.match(
@@ -83,10 +85,9 @@ def test_a_world_of_chance_is_told_with_its_status(run: Run) -> None:
     assert json.loads(out)["verified"]["deviation"]["step"] == 5
 
 
-def test_a_branch_is_verified(run: Run) -> None:
+def test_a_branch_is_verified(run: Command) -> None:
     summary(run, "meadow.py", "--quiet")
-    status, out, _ = run("fork", "meadow-1", "--at", "9", "--seed", "4", "--quiet", "--verify")
-    assert status == 0
+    out = run("fork", "meadow-1", "--at", "9", "--seed", "4", "--quiet", "--verify").result
     assert told(out)[1].startswith("verified: steps 9 to 23, all of the branch's own")
 
 
@@ -101,7 +102,7 @@ def test_a_branch_is_verified(run: Run) -> None:
     ],
 )
 def test_what_cannot_be_verified_is_refused_before_anything_runs(
-    run: Run, arguments: tuple[str, ...], sentence: str
+    run: Command, arguments: tuple[str, ...], sentence: str
 ) -> None:
     status, out, err = run("meadow.py", *arguments)
     assert (status, out) == (2, "")

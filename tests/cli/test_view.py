@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from metropolis.viewer.data.opening import KNOWN_ANSWERS, open_run
-from tests.cli.conftest import Run
+from tests.commands import Command
 
 
 @pytest.mark.parametrize(
@@ -33,26 +33,25 @@ from tests.cli.conftest import Run
     ],
 )
 def test_refused(
-    run: Run, uninterrupted: object, arguments: tuple[str, ...], sentence: str
+    run: Command, uninterrupted: object, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    status, _, errors = run("view", *arguments, "--no-open")
-    assert status == 2
+    errors = run("view", *arguments, "--no-open").refusal
     assert sentence in errors
 
 
-def test_lanes_of_a_replay_are_named(run: Run, uninterrupted: object) -> None:
+def test_lanes_of_a_replay_are_named(run: Command, uninterrupted: object) -> None:
     run("replay", "uninterrupted", "--modes", "lockstep,oracle", "--record", "replayed")
     status, _, errors = run("view", "replayed", "--beside", "lane", "--out", "page.html")
     assert (status, "there is no lane 'lane'; there are lockstep, oracle" in errors) == (2, True)
 
 
-def test_a_page_is_written(run: Run, uninterrupted: object) -> None:
+def test_a_page_is_written(run: Command, uninterrupted: object) -> None:
     arguments = ("--beside", "lockstep", "--out", "page.html")
     assert run("view", "uninterrupted", *arguments) == (0, "wrote page.html\n", "")
     assert Path("page.html").read_text().count('/meta/0">') == 2
 
 
-def test_a_start_with_nothing_to_do_is_no_caveat(run: Run) -> None:
+def test_a_start_with_nothing_to_do_is_no_caveat(run: Command) -> None:
     run("meadow.py", "--out", "here", "--quiet", "--json")
     files = sorted(Path("here/timeline").iterdir())
     status, out, _ = run("resume", "here", "--verify", "--quiet", "--json")
@@ -72,7 +71,7 @@ def test_a_start_with_nothing_to_do_is_no_caveat(run: Run) -> None:
     ],
 )
 def test_the_summary_and_the_viewer_say_what_times_lack(
-    run: Run,
+    run: Command,
     uninterrupted: object,
     options: tuple[str, ...],
     resumed: bool,
@@ -87,7 +86,7 @@ def test_the_summary_and_the_viewer_say_what_times_lack(
     assert (KNOWN_ANSWERS in (open_run(Path("here")).meta()["note"] or "")) == viewed
 
 
-def test_ctrl_c_ends_the_server(run: Run, uninterrupted: object) -> None:
+def test_ctrl_c_ends_the_server(run: Command, uninterrupted: object) -> None:
     start = "from metropolis.cli import main; main()"
     command = [sys.executable, "-c", start, "view", "uninterrupted", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -97,7 +96,7 @@ def test_ctrl_c_ends_the_server(run: Run, uninterrupted: object) -> None:
         assert child.wait(10) == 0
 
 
-def test_a_run_with_a_page(run: Run) -> None:
+def test_a_run_with_a_page(run: Command) -> None:
     status, _, _ = run("meadow.py", "--view", "--quiet", "--out", "shown", "--json")
     assert status == 0
     assert Path("shown/view.json").exists()

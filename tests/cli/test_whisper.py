@@ -10,7 +10,8 @@ import pytest
 
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.world.entities import Event
-from tests.cli.conftest import Run, summary
+from tests.cli.conftest import summary
+from tests.commands import Command
 
 TEXT = "News: A hot-air balloon lands on Mill Green on Sunday."
 
@@ -33,7 +34,7 @@ def heard(folder: str, text: str) -> set[str]:
     }
 
 
-def test_a_whisper_is_a_branch_in_which_it_can_be_passed_on(run: Run) -> None:
+def test_a_whisper_is_a_branch_in_which_it_can_be_passed_on(run: Command) -> None:
     assert run("smallville", "--agents", "16", "--steps", "600", "--quiet", "--out", "town")[0] == 0
     told = []
     for talk in conversations("town")[::-1]:
@@ -64,7 +65,7 @@ def test_a_whisper_is_a_branch_in_which_it_can_be_passed_on(run: Run) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(
-    run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
+    run: Command, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
 ) -> None:
     status, out, err = run("whisper", "uninterrupted", *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import WORLD, Run
+from tests.cli.conftest import WORLD
+from tests.commands import Command
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ from tests.cli.conftest import WORLD, Run
 )
 @pytest.mark.parametrize("how", [(), ("--hours", "1"), ("--estimate",)])
 def test_they_are_told(
-    run: Run, before: str, after: str, sentence: str, how: tuple[str, ...]
+    run: Command, before: str, after: str, sentence: str, how: tuple[str, ...]
 ) -> None:
     written = WORLD.format(at_every_step="pass")
     assert before in written

@@ -11,14 +11,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from metropolis.cli import main
 from metropolis.plan.running.folder import read_run
 from metropolis.plan.schedule import write_schedule
+from tests.commands import Command
 from tests.plan.small_runs import schedule, stub
 
 COMMAND = [sys.executable, "-c", "from metropolis.cli import main; main()", "plan", "run"]
@@ -105,26 +106,24 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["metropolis", "plan", "run", *words])
-    with pytest.raises(SystemExit) as exited:
-        main()
-    return int(exited.value.code or 0)
+@pytest.fixture
+def run(metropolis: Command) -> Command:
+    """Run `metropolis plan run …`."""
+    return partial(metropolis, "plan", "run")
 
 
 def test_a_killed_run_is_continued_with_nothing_asked_twice(
-    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Command, application: Path
 ) -> None:
     """Only the requests in flight, whose answers had not arrived, are asked again."""
     with running(application, 100) as process:
         process.send_signal(signal.SIGKILL)
     kept = len((application.parent / "out/journal.jsonl").read_text().splitlines()) - 1
     assert 0 < kept < 2 * ITEMS
-    assert run_command(monkeypatch, *arguments(application, 0, "--json")) == 0
+    record = json.loads(run(*arguments(application, 0, "--json")).result)
     asked = seeds(application)
     assert len({*asked}) == 2 * ITEMS
     assert len(asked) - 2 * ITEMS <= 4  # --at-once, of one copy
-    record = json.loads(capsys.readouterr().out)
     assert record["nodes"]["judge"]["answered"] == ITEMS
     stages = record["actual"]["stages"]
     assert len(stages) == 3  # one was cut in two
@@ -163,11 +162,8 @@ def test_a_second_signal_ends_the_run_at_once(application: Path) -> None:
     assert len(said.splitlines()) == 1  # that of the first stage
 
 
-def test_it_prints_stages_and_counts(
-    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command(monkeypatch, *arguments(application, 0)) == 0
-    said = capsys.readouterr()
+def test_it_prints_stages_and_counts(run: Command, application: Path) -> None:
+    said = run(*arguments(application, 0))
     stages = said.err.splitlines()
     assert stages[0] == "stage 1 at 0.0 s: ask dp1 tp1 on GPUs 0 (loads)"
     assert "ask has finished (planned: 1.0 s); judge dp2 tp1 on GPUs 0 1 (loads)" in stages[1]
@@ -178,13 +174,10 @@ def test_it_prints_stages_and_counts(
     assert f"answers: {application.parent / 'out/answers.jsonl'}" in said.out.replace("\n", "")
 
 
-def test_a_simulated_run_starts_no_engines(
-    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command(monkeypatch, str(application), "--simulate", "--method", "greedy") == 0
-    assert "simulated, with other output lengths: " in capsys.readouterr().out
-    assert run_command(monkeypatch, str(application), "--simulate", "--json") == 0
-    content = json.loads(capsys.readouterr().out)
+def test_a_simulated_run_starts_no_engines(run: Command, application: Path) -> None:
+    told = run(application, "--simulate", "--method", "greedy").result
+    assert "simulated, with other output lengths: " in told
+    content = json.loads(run(application, "--simulate", "--json").result)
     assert content["simulated"]["stages"]
     assert not (application.parent / "out").exists()
 
@@ -205,45 +198,31 @@ def test_a_simulated_run_starts_no_engines(
     ],
 )
 def test_bad_input_is_one_sentence(
-    application: Path,
-    words: tuple[str, ...],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Command, application: Path, words: tuple[str, ...], sentence: str
 ) -> None:
     filled = (word.format(application.parent) for word in words)
-    assert run_command(monkeypatch, str(application), "--method", "max", *filled) == 2
-    assert sentence in capsys.readouterr().err.splitlines()[-1]
+    refusal = run(application, "--method", "max", *filled).refusal
+    assert sentence in refusal.splitlines()[-1]
 
 
-def test_a_method_is_for_a_new_schedule(
-    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = str(application), "--out", str(application.parent / "out"), "--engine-command", "stub"
-    assert run_command(monkeypatch, *words, "--method", "min") == 0
-    assert run_command(monkeypatch, *words) == 0
-    assert run_command(monkeypatch, *words, "--method", "min") == 0  # the same command continues
-    capsys.readouterr()
-    assert run_command(monkeypatch, *words, "--method", "max") == 2
-    assert "--method is for a new schedule, and the run in" in capsys.readouterr().err
+def test_a_method_is_for_a_new_schedule(run: Command, application: Path) -> None:
+    words = application, "--out", application.parent / "out", "--engine-command", "stub"
+    for method in (("--method", "min"), (), ("--method", "min")):  # the same command continues
+        assert run(*words, *method).result
+    refusal = run(*words, "--method", "max").refusal
+    assert "--method is for a new schedule, and the run in" in refusal
 
 
-def test_a_refused_schedule_is_not_kept(
-    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_schedule_is_not_kept(run: Command, application: Path) -> None:
     """Another attempt without the refused schedule makes a schedule itself."""
     write_schedule(application.parent / "schedule.json", "two", schedule({"ask": ((0,),)}))
-    assert run_command(monkeypatch, *arguments(application, 0)) == 2
-    assert "no stage of the schedule runs judge" in capsys.readouterr().err
+    assert "no stage of the schedule runs judge" in run(*arguments(application, 0)).refusal
     assert not (application.parent / "out").exists()
-    assert run_command(monkeypatch, *arguments(application, 0, "--simulate")) == 2
-    assert "no stage of the schedule runs judge" in capsys.readouterr().err
+    refusal = run(*arguments(application, 0, "--simulate")).refusal
+    assert "no stage of the schedule runs judge" in refusal
 
 
-def test_an_application_without_texts_makes_no_folder(
-    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_application_without_texts_makes_no_folder(run: Command, application: Path) -> None:
     (application.parent / "questions.jsonl").write_text('{"key": "q", "tokens": 5}\n')
-    assert run_command(monkeypatch, *arguments(application, 1)) == 2
-    assert "has a number of tokens and no text" in capsys.readouterr().err
+    assert "has a number of tokens and no text" in run(*arguments(application, 1)).refusal
     assert not (application.parent / "out").exists()

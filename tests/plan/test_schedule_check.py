@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from metropolis.cli import main
 from metropolis.plan.application import Application, Item, Node
 from metropolis.plan.lengths import LengthDistribution
 from metropolis.plan.machine import Machine
@@ -30,6 +28,7 @@ from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Boundary, Timeline
 from metropolis.plan.workload import columns_of, drawn
 from metropolis.types import MetropolisError
+from tests.commands import Command
 from tests.plan.small_runs import schedule
 
 MACHINE = Machine(gpus=4)
@@ -137,28 +136,19 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-@pytest.mark.parametrize("command", ["show", "run"])
+@pytest.mark.parametrize("name", ["show", "run"])
 def test_a_hostile_file_ends_in_a_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    what: str,
-    command: str,
+    metropolis: Command, tmp_path: Path, what: str, name: str
 ) -> None:
     path, application = tmp_path / "schedule.json", tmp_path / "app.toml"
     application.write_text(TOML)
-    words = {"show": [path], "run": [application, "--simulate", "--schedule", path]}[command]
+    words = {"show": [path], "run": [application, "--simulate", "--schedule", path]}[name]
 
-    def status(text: str) -> tuple[object, str]:
-        path.write_text(text)
-        monkeypatch.setattr(sys, "argv", ["metropolis", "plan", command, *map(str, words)])
-        with pytest.raises(SystemExit) as exited:
-            main()
-        return exited.value.code, capsys.readouterr().err
-
-    assert status(file_text()) == (0, "")
-    code, error = status(HOSTILE[what])
-    assert code == 2
+    path.write_text(file_text())
+    said = metropolis("plan", name, *words)
+    assert (said.status, said.err) == (0, "")
+    path.write_text(HOSTILE[what])
+    error = metropolis("plan", name, *words).refusal
     assert error.count("\n") == 1
     assert len(error) < 400 + 2 * len(str(path))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metropolis.cli import main
 from metropolis.plan import comparison
 from metropolis.plan.application_file import read_application
 from metropolis.plan.comparison import compare
@@ -34,30 +31,22 @@ from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Boundary, Timeline
 from metropolis.plan.workload import columns_of, drawn
 from metropolis.types import MetropolisError
+from tests.commands import Command
 
 ROOT = Path(__file__).parents[2]
 ENSEMBLE, CHAIN = (
     str(ROOT / "examples" / f"{name}.toml") for name in ("ensemble", "chain_summary")
 )
 PAGE = (ROOT / "docs" / "plan.md").read_text()
-Show = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Show:
-    """Run `metropolis plan show …`: the status, what is printed, and the errors."""
-
-    def running(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["metropolis", "plan", "show", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exited:
-            main()
-        said = capsys.readouterr()
-        return int(exited.value.code or 0), said.out, said.err
-
-    return running
+def show(metropolis: Command) -> Command:
+    """Run `metropolis plan show …`."""
+    return partial(metropolis, "plan", "show")
 
 
-def as_json(show: Show, *arguments: str | Path) -> dict[str, Any]:
+def as_json(show: Command, *arguments: str | Path) -> dict[str, Any]:
     status, out, err = show(*arguments, "--json")
     assert (status, err) == (0, "")
     content: dict[str, Any] = json.loads(out)
@@ -67,7 +56,7 @@ def as_json(show: Show, *arguments: str | Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "methods"), [(ENSEMBLE, ("min-no-preemption", "max")), (CHAIN, METHODS)]
 )
-def test_an_example_is_planned(show: Show, path: str, methods: tuple[str, ...]) -> None:
+def test_an_example_is_planned(show: Command, path: str, methods: tuple[str, ...]) -> None:
     chosen = [] if methods == METHODS else [f"--method={method}" for method in methods]
     content = as_json(show, path, "--draws", "3", *chosen)
     assert [each["method"] for each in content["methods"]] == list(methods)
@@ -87,7 +76,7 @@ def test_an_example_is_planned(show: Show, path: str, methods: tuple[str, ...]) 
     assert estimates[methods[0]] == min(estimates.values())
 
 
-def test_the_text_has_the_graph_the_stages_a_chart_and_the_methods(show: Show) -> None:
+def test_the_text_has_the_graph_the_stages_a_chart_and_the_methods(show: Command) -> None:
     status, out, err = show(CHAIN, "--draws", "2", "--method", "max", "--method", "greedy")
     assert (status, err) == (0, "")
     assert "chain_summary on 4 x a100-80g. All times but those of the search are simulated." in out
@@ -101,7 +90,7 @@ def test_the_text_has_the_graph_the_stages_a_chart_and_the_methods(show: Show) -
     assert not re.search(r"^ours", out, re.MULTILINE)
 
 
-def test_a_schedule_is_written_and_shown(show: Show, tmp_path: Path) -> None:
+def test_a_schedule_is_written_and_shown(show: Command, tmp_path: Path) -> None:
     out = tmp_path / "schedule.json"
     content = as_json(show, CHAIN, "--draws", "0", "--method", "min", "--out", out)
     schedule = read_schedule(out, "chain_summary")
@@ -113,7 +102,7 @@ def test_a_schedule_is_written_and_shown(show: Show, tmp_path: Path) -> None:
     assert re.search(r"chain_summary, min, estimate:\n", show(out)[1])
 
 
-def test_a_run_is_shown_below_its_plan(show: Show, tmp_path: Path) -> None:
+def test_a_run_is_shown_below_its_plan(show: Command, tmp_path: Path) -> None:
     loaded = read_application(Path(CHAIN))
     _, (result,) = compare(loaded, ["min"], 0, 0)
     columns, random = columns_of(loaded.application), np.random.default_rng(5)
@@ -146,7 +135,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("sentence", REFUSED)
 def test_faults_end_in_a_sentence(
-    show: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentence: str
+    show: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status, out, err = show(*REFUSED[sentence])
@@ -191,7 +180,7 @@ def test_runs_with_known_lengths_are_the_estimate(tmp_path: Path) -> None:
 )
 @given(st.data())
 def test_a_damaged_schedule_ends_in_a_sentence(
-    tmp_path: Path, show: Show, data: st.DataObject
+    tmp_path: Path, show: Command, data: st.DataObject
 ) -> None:
     """A damaged schedule is refused in one sentence, or it can be drawn."""
     path = tmp_path / "schedule.json"
@@ -212,7 +201,7 @@ def test_a_damaged_schedule_ends_in_a_sentence(
     assert show(path)[0] == 0
 
 
-def test_how_a_stage_ends_is_told(show: Show, tmp_path: Path) -> None:
+def test_how_a_stage_ends_is_told(show: Command, tmp_path: Path) -> None:
     """By a node that finishes, or one with few open requests; a reloaded node is told as such."""
 
     def node(gpu: int, loads: bool, finishes: bool) -> StageNode:
@@ -282,7 +271,7 @@ def test_an_impossible_stage_is_named(
 
 
 def test_the_commands_and_files_of_the_page_work(
-    show: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    show: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(comparison, "search", partial(search, effort=100_000))

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import openai
 import pytest
 
-from metropolis.cli import main
 from metropolis.reuse.plan import write_plan
+from tests.commands import Command
 from tests.gateway.engines import gateway_before
 from tests.gateway.real_engine import RealEngine
 from tests.torch_engine import COMMAND
@@ -67,18 +66,10 @@ def serve(folder: Path, *more: str) -> list[str]:
     ids=str,
 )
 def test_what_cannot_be_served_is_one_sentence(
-    folder: Path,
-    arguments: tuple[str, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    metropolis: Command, folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["metropolis", *serve(folder, *arguments)])
-    with pytest.raises(SystemExit) as exited:
-        main()
-    said = capsys.readouterr()
-    assert exited.value.code == 2
-    assert message in said.err
+    said = metropolis(*serve(folder, *arguments))
+    assert message in said.refusal
     assert len(said.err.splitlines()) == 1
     assert said.out == ""
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from metropolis.cli import main
 from metropolis.reuse.plan import load_plan
 from metropolis.torch_engine import profiling
+from tests.commands import Command, Ended
 from tests.torch_engine.models import LAYERS
 from tests.torch_engine.pairs import pair, tokenizer, write_pair
-
-Profile = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -36,25 +33,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Profile:
-    """Run the command with defaults for what is not given; status, output, errors."""
+def run(metropolis: Command, folder: Path) -> Command:
+    """Run the command with defaults for what is not given."""
 
-    def profile(out: Path, *more: str, **changes: str) -> tuple[int, str, str]:
+    def profile(out: Path, *more: str, **changes: str) -> Ended:
         options = {"sender": "{}/base", "receiver": "{}/chat", "data": "{}/data.jsonl"} | changes
         given = [f"--{name}={value.format(folder)}" for name, value in options.items()]
-        arguments = ["metropolis", "reuse", "profile", *given, f"--out={out}", *more]
-        monkeypatch.setattr(sys, "argv", arguments)
-        with pytest.raises(SystemExit) as exited:
-            main()
-        said = capsys.readouterr()
-        return int(str(exited.value.code)), said.out, said.err
+        return metropolis("reuse", "profile", *given, f"--out={out}", *more)
 
     return profile
 
 
-def test_a_plan_is_written_and_printed(run: Profile, tmp_path: Path) -> None:
+def test_a_plan_is_written_and_printed(run: Command, tmp_path: Path) -> None:
     out, figures = tmp_path / "plan.json", tmp_path / "figures"
     status, printed, errors = run(out, f"--figures={figures}", receiver="tuned={}/chat")
     assert (status, errors) == (0, "")
@@ -71,7 +61,7 @@ def test_a_plan_is_written_and_printed(run: Profile, tmp_path: Path) -> None:
     assert (figures / "pareto.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_json_has_the_plan_and_all_that_was_measured(run: Profile, tmp_path: Path) -> None:
+def test_json_has_the_plan_and_all_that_was_measured(run: Command, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     status, printed, _ = run(out, "--json", "--metric=f1", "--loss=1")
     report = json.loads(printed)
@@ -100,7 +90,7 @@ def test_json_has_the_plan_and_all_that_was_measured(run: Profile, tmp_path: Pat
     ids=str,
 )
 def test_what_cannot_be_profiled_is_one_sentence(
-    run: Profile, tmp_path: Path, changes: dict[str, str], sentence: str
+    run: Command, tmp_path: Path, changes: dict[str, str], sentence: str
 ) -> None:
     out = tmp_path / "plan.json"
     status, printed, errors = run(changes.pop("out", str(out)), **changes)
@@ -111,7 +101,7 @@ def test_what_cannot_be_profiled_is_one_sentence(
 
 
 def test_torch_that_is_missing_is_one_sentence(
-    run: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "metropolis.torch_engine.examples", None)
     status, _, errors = run(tmp_path / "plan.json")
@@ -120,7 +110,7 @@ def test_torch_that_is_missing_is_one_sentence(
 
 
 def test_an_interrupted_profile_leaves_the_former_plan(
-    run: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from metropolis.cli import main
 from metropolis.trace.parquet import write_trace
+from tests.commands import Command
 from tests.plan.society.test_search import long_halves
 
 MODELS = ("--model", "plan=vicuna-13b,converse=chatglm3-6b")
@@ -23,21 +22,10 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["metropolis", *arguments])
-    with pytest.raises(SystemExit) as exited:
-        main()
-    return int(exited.value.code or 0)
-
-
-def test_tables_and_json_tell_the_same_plans(
-    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = (*MODELS, "--gpus", "4", "--phases", "2", "--replays", "20")
-    assert run(monkeypatch, "plan", "society", trace, *options) == 0
-    table = capsys.readouterr().out
-    assert run(monkeypatch, "plan", "society", trace, *options, "--json") == 0
-    content = json.loads(capsys.readouterr().out)
+def test_tables_and_json_tell_the_same_plans(metropolis: Command, trace: str) -> None:
+    words = ("plan", "society", trace, *MODELS, "--gpus", "4", "--phases", "2", "--replays", "20")
+    table = metropolis(*words).result
+    content = json.loads(metropolis(*words, "--json").result)
     assert table.startswith("Simulated: 6 agents")
     assert content["simulated"]
     assert content["best"] == "changing"
@@ -49,18 +37,14 @@ def test_tables_and_json_tell_the_same_plans(
 
 @pytest.mark.parametrize("more", [(), ("--mode", "lockstep", "--hours", "0-0.1")])
 def test_the_command_that_is_told_replays_the_one_allocation(
-    more: tuple[str, ...],
-    trace: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    metropolis: Command, trace: str, more: tuple[str, ...]
 ) -> None:
     options = (*MODELS, "--gpus", "4", "--phases", "2", "--replays", "20", *more)
-    assert run(monkeypatch, "plan", "society", trace, *options) == 0
-    command = capsys.readouterr().out.partition("one allocation: metropolis ")[2]
-    assert run(monkeypatch, "plan", "society", trace, *options, "--json") == 0
-    expected = json.loads(capsys.readouterr().out)["plans"][1]["makespan_sim_s"]
-    assert run(monkeypatch, *shlex.split(command), "--json") == 0
-    (replayed,) = json.loads(capsys.readouterr().out)
+    told = metropolis("plan", "society", trace, *options).result
+    replay = told.partition("one allocation: metropolis ")[2]
+    content = json.loads(metropolis("plan", "society", trace, *options, "--json").result)
+    expected = content["plans"][1]["makespan_sim_s"]
+    (replayed,) = json.loads(metropolis(*shlex.split(replay), "--json").result)
     assert replayed["makespan_sim_s"] == expected
 
 
@@ -75,8 +59,7 @@ def test_the_command_that_is_told_replays_the_one_allocation(
     ],
 )
 def test_bad_options_get_a_sentence(
-    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...], message: str,
-) -> None:  # fmt: skip
-    assert run(monkeypatch, "plan", "society", trace, *options) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
+    metropolis: Command, trace: str, options: tuple[str, ...], message: str
+) -> None:
+    refusal = metropolis("plan", "society", trace, *options).refusal
+    assert message in refusal.replace("\n", " ")
