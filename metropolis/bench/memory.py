@@ -51,15 +51,7 @@ def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -
     """Run `days` days. Raises MetropolisError if the run fails."""
     steps = days * steps_a_day
     out, summary, usage = folder / f"{days}", folder / f"{days}.json", folder / f"{days}.usage"
-    about = [
-        "--agents",
-        f"{AGENTS}",
-        "--steps",
-        f"{steps}",
-        "--out",
-        f"{out}",
-        *options,
-    ]
+    about = ["--agents", f"{AGENTS}", "--steps", f"{steps}", "--out", f"{out}", *options]
     launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, f"{usage}"]
     command = [*METROPOLIS, "run", world.__file__, *about, "--quiet", "--json"]
     began_s = time.monotonic()

@@ -23,11 +23,7 @@ from metropolis.types import MetropolisError, Step
 from metropolis.world.user_code import load_function
 
 AT = click.Option(
-    ["--at"],
-    metavar="STEP",
-    type=Integer(0),
-    required=True,
-    help="The first step of the branch.",
+    ["--at"], metavar="STEP", type=Integer(0), required=True, help="The first step of the branch."
 )
 EDIT = click.Option(
     ["--edit"],
@@ -37,9 +33,7 @@ EDIT = click.Option(
 )
 OF_BRANCH = [
     click.Option(
-        ["--replay-llm"],
-        is_flag=True,
-        help="Reuse the run's answers to identical requests.",
+        ["--replay-llm"], is_flag=True, help="Reuse the run's answers to identical requests."
     ),
     click.Option(
         ["--seed"],

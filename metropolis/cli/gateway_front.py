@@ -36,9 +36,7 @@ class Size(click.ParamType[int]):
         written = re.fullmatch(r"([1-9]\d{0,11})\s?(|KiB|MiB|GiB)", value)
         if written is None:
             self.fail(
-                f"{value!r} is not a size; write a number of bytes, or one like 16MiB",
-                param,
-                ctx,
+                f"{value!r} is not a size; write a number of bytes, or one like 16MiB", param, ctx
             )
         return int(written[1]) * UNITS[written[2]]
 

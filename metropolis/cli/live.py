@@ -255,12 +255,7 @@ def _empty(folder: Path) -> None:
 
 
 def _run(
-    simulation: Simulation,
-    scenario: Scenario,
-    steps: Step,
-    *,
-    story_to_stderr: bool,
-    quiet: bool,
+    simulation: Simulation, scenario: Scenario, steps: Step, *, story_to_stderr: bool, quiet: bool
 ) -> bool:
     """Run to the end; whether Ctrl-C was pressed, even if no step was left."""
     agents, pressed = len(scenario.agents), Event()

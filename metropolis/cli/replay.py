@@ -95,8 +95,7 @@ Results: TypeAlias = list[tuple[Trace, list[ReplayResult]]]
     help="Policy that orders waiting calls, like fcfs or step+kairos; may be repeated.",
 )
 @click.option(
-    "--dispatcher",
-    help="Dispatcher that places calls, like kairos. [default: least_used]",
+    "--dispatcher", help="Dispatcher that places calls, like kairos. [default: least_used]"
 )
 @click.option(
     "--profile",
@@ -262,9 +261,7 @@ def _checked_settings(
 
 
 def _modes_to_replay(
-    named: Collection[str] | None,
-    settings: Sequence[Setting],
-    windows: Sequence[tuple[str, Trace]],
+    named: Collection[str] | None, settings: Sequence[Setting], windows: Sequence[tuple[str, Trace]]
 ) -> Sequence[str]:
     """The modes `named`; None: all that are possible in each of `settings` and `windows`."""
     can_speculate = all(map(runs_in_core, settings))

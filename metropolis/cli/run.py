@@ -128,9 +128,7 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
     help=OPTION_HELP["seed"],
 )
 @click.option(
-    "--out",
-    type=OutputFolder(),
-    help="A new folder for the run's files. [default: runs/WORLD-N]",
+    "--out", type=OutputFolder(), help="A new folder for the run's files. [default: runs/WORLD-N]"
 )
 @click.option(
     "--resume",

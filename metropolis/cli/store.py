@@ -15,13 +15,7 @@ from rich.table import Table
 from metropolis.addresses import shown
 from metropolis.cli.terminal import printable
 from metropolis.names import counted
-from metropolis.store.base import (
-    Inspection,
-    Queued,
-    Server,
-    StoreError,
-    StoreUnavailableError,
-)
+from metropolis.store.base import Inspection, Queued, Server, StoreError, StoreUnavailableError
 from metropolis.store.factory import (
     ADDRESS_FORMS,
     ADDRESS_VARIABLES,
@@ -135,10 +129,7 @@ def _described(about: Inspection) -> Iterable[tuple[str, str]]:
         "world",
         f"{info.world}, seed {info.seed}, {counted(len(info.agents), 'agent')}, {info.metric}",
     )
-    yield (
-        "floor",
-        f"{about.floor:,} of {info.last_step:,}; collected below {about.released:,}",
-    )
+    yield ("floor", f"{about.floor:,} of {info.last_step:,}; collected below {about.released:,}")
     agents_at = sorted(Counter(about.steps).items())
     yield "steps", _listed(f"{count:,} at {step:,}" for step, count in agents_at)
     yield "blocked", _listed(_edges(about))

@@ -45,12 +45,7 @@ from metropolis.viewer.page_file import write_page
     help="Write the page and its data, without memories, to one file instead of serving it.",
 )
 def command(
-    run: str,
-    beside: str | None,
-    host: str,
-    port: int | None,
-    opens: bool | None,
-    out: Path | None,
+    run: str, beside: str | None, host: str, port: int | None, opens: bool | None, out: Path | None
 ) -> None:
     """Show RUN in a local page: a run's folder or its name under runs/, or a recorded replay.
 

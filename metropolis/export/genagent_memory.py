@@ -43,10 +43,7 @@ def write_memory(
         "spatial_memory.json": _places(view.appearance.places, mind, meta),
         "associative_memory/nodes.json": dict(reversed(nodes.items())),
         "associative_memory/embeddings.json": {},
-        "associative_memory/kw_strength.json": {
-            "kw_strength_event": {},
-            "kw_strength_thought": {},
-        },
+        "associative_memory/kw_strength.json": {"kw_strength_event": {}, "kw_strength_thought": {}},
     }
     for name, content in files.items():
         (root / name).write_text(json.dumps(content, indent=1) + "\n", "utf-8")

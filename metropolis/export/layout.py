@@ -51,10 +51,7 @@ def predecessors(rows: Sequence[int]) -> dict[int, int]:
 
 
 def set_apart(
-    begins: list[int],
-    ends: list[int],
-    order: Sequence[int],
-    *follows: Mapping[int, int],
+    begins: list[int], ends: list[int], order: Sequence[int], *follows: Mapping[int, int]
 ) -> None:
     """Let each interval take at least LEAST_US, and not begin before the ends of its predecessors.
 

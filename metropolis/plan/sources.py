@@ -10,13 +10,7 @@ import msgspec
 import numpy as np
 
 from metropolis.names import check_name, did_you_mean
-from metropolis.plan.application import (
-    REQUESTS_MAX,
-    TOKENS_MAX,
-    ApplicationError,
-    Item,
-    Part,
-)
+from metropolis.plan.application import REQUESTS_MAX, TOKENS_MAX, ApplicationError, Item, Part
 from metropolis.plan.toml_table import Table
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Calls, Trace

@@ -106,11 +106,7 @@ def run(remaining: Remaining, plan: ExecutionPlan, profile: Profile, ready_s: Ti
 
 
 def remaining_after(
-    remaining: Remaining,
-    plan: ExecutionPlan,
-    profile: Profile,
-    ready_s: Times,
-    until_s: float,
+    remaining: Remaining, plan: ExecutionPlan, profile: Profile, ready_s: Times, until_s: float
 ) -> Remaining:
     """What is left of a run that is interrupted at `until_s`."""
     completed_s, _, generated = _simulated(remaining, plan, profile, ready_s, until_s)
@@ -121,11 +117,7 @@ def remaining_after(
 
 
 def _simulated(
-    remaining: Remaining,
-    plan: ExecutionPlan,
-    profile: Profile,
-    ready_s: Times,
-    until_s: float,
+    remaining: Remaining, plan: ExecutionPlan, profile: Profile, ready_s: Times, until_s: float
 ) -> tuple[Times, Times, Counts]:
     """Completion, first token and tokens generated of each row."""
     rows, parents = remaining.rows, remaining.parents

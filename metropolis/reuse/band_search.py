@@ -56,9 +56,7 @@ def neighbours(bands: Collection[Band], layers: int, width: int) -> list[Band]:
 
 
 def search(
-    layers: int,
-    evaluate: Callable[[Sequence[Band]], Sequence[float]],
-    cells_max: int = CELLS_MAX,
+    layers: int, evaluate: Callable[[Sequence[Band]], Sequence[float]], cells_max: int = CELLS_MAX
 ) -> dict[Band, float]:
     """The quality of the bands that were evaluated, among them the whole of the layers.
 

@@ -24,9 +24,7 @@ class EngineRules:
     def options(self) -> PoolOptions:
         """The options of a pool with these rules."""
         return PoolOptions(
-            schedule=self.schedule,
-            chunked_prefill=self.chunked_prefill,
-            watermark=self.watermark,
+            schedule=self.schedule, chunked_prefill=self.chunked_prefill, watermark=self.watermark
         )
 
     def profile(self, profile: Profile) -> Profile:

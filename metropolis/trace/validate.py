@@ -317,9 +317,7 @@ def _validate_calls(calls: Calls, trace: Trace, path: object, place: Place) -> N
 
 
 def _validate_parents(
-    calls: Calls,
-    key: Int64,
-    refuse: Callable[[int, str, object, str], MetropolisError],
+    calls: Calls, key: Int64, refuse: Callable[[int, str, object, str], MetropolisError]
 ) -> None:
     """`key` is (n,): step * agents + agent."""
     n = len(calls)

@@ -71,10 +71,7 @@ def test_a_run_is_counted_before_its_task_ends(
     @contextmanager
     def bar(_total: int, _unit: str) -> Iterator[tuple[Callable[[int], None], Callable[..., None]]]:
         counts = count(1)
-        yield (
-            lambda _runs: (tmp_path / f"{next(counts)}.counted").touch(),
-            lambda _text: None,
-        )
+        yield (lambda _runs: (tmp_path / f"{next(counts)}.counted").touch(), lambda _text: None)
 
     monkeypatch.setattr(_in_processes, "progress_bar", bar)
     first, second = (tmp_path, 10), (tmp_path, 20)

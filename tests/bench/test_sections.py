@@ -61,10 +61,7 @@ def test_chosen_sections_run_once_in_their_order(only: tuple[str, ...], names: l
         "seed": 7,
         "quick": True,
         "sections": {
-            name: {
-                "kind": "simulated",
-                "rows": [{"name": name, "quick": True, "seed": 7}],
-            }
+            name: {"kind": "simulated", "rows": [{"name": name, "quick": True, "seed": 7}]}
             for name in names
         },
     }

@@ -165,10 +165,7 @@ def test_an_interrupted_run_is_forked_and_told_on(
         (("nowhere", "--at", "3"), "nowhere: holds no run"),
         (("uninterrupted",), "Missing option '--at'"),
         (("uninterrupted", "--at", "x"), "'x' is not a valid integer."),
-        (
-            ("uninterrupted", "--at", "25", "--steps", "30"),
-            "the step should be 0 to 24, not 25",
-        ),
+        (("uninterrupted", "--at", "25", "--steps", "30"), "the step should be 0 to 24, not 25"),
         (("uninterrupted", "--at", "99999"), "the step should be 0 to 24, not 99999"),
         (
             ("uninterrupted", "--at", "3", "--llm", "http://127.0.0.1:9", "--policy", "fcfs"),

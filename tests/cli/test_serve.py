@@ -78,10 +78,7 @@ def serving(stand_in: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     start = [sys.executable, "-c", "from metropolis.cli import main; main()"]
     options = arguments(port, "--device", "cpu", "--", "--mem-fraction-static", "0.5")
     with subprocess.Popen(
-        [*start, *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=_heed_interrupts,
+        [*start, *options], stdout=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == (

@@ -161,9 +161,7 @@ def test_an_engine_without_models_is_named_as_such(
 
 
 PREEMPTING = schedule(
-    {"one": ((2,),), "summary": ((0,),)},
-    {"two": ((2,),), "summary": ((0, 1),)},
-    {"judge": ((0,),)},
+    {"one": ((2,),), "summary": ((0,),)}, {"two": ((2,),), "summary": ((0, 1),)}, {"judge": ((0,),)}
 )
 """A schedule in which `summary` is interrupted and continued with more GPUs."""
 

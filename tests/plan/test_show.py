@@ -209,10 +209,7 @@ def test_how_a_stage_ends_is_told(show: Command, tmp_path: Path) -> None:
 
     first = {"a": node(0, True, False), "b": node(1, True, False), "c": node(2, True, False)}
     second = {"a": node(0, False, True), "c": node(2, False, False)}
-    stages = (
-        ScheduleStage(0.0, 2.0, first, Boundary("b", 1500)),
-        ScheduleStage(2.0, 3.0, second),
-    )
+    stages = (ScheduleStage(0.0, 2.0, first, Boundary("b", 1500)), ScheduleStage(2.0, 3.0, second))
     path = tmp_path / "schedule.json"
     write_schedule(path, "app", Schedule("ours", stages))
     rows = [line.split() for line in show(path)[1].splitlines()]

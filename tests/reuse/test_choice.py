@@ -109,8 +109,7 @@ def is_worth_its_copy(placed: PlacedRequest, reuse: Reuse, own: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("ttft_s", "share"),
-    [(0.0, 0.4), (0.3, 0.4), (0.5, 0.4), (0.7, 0.6), (0.99, 0.6), (1.0, None)],
+    ("ttft_s", "share"), [(0.0, 0.4), (0.3, 0.4), (0.5, 0.4), (0.7, 0.6), (0.99, 0.6), (1.0, None)]
 )
 def test_a_target_of_latency_takes_the_best_point_that_meets_it(
     ttft_s: float, share: float | None

@@ -119,9 +119,7 @@ def test_an_unknown_request_is_refused(kind: type[InstancePool | ReferencePool])
 
 
 @pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
-def test_a_kept_request_resumes_without_a_prefill(
-    kind: type[InstancePool | ReferencePool],
-) -> None:
+def test_a_kept_request_resumes_without_a_prefill(kind: type[InstancePool | ReferencePool]) -> None:
     """Beside one that decodes, it makes no iteration a prefill, which a decision would follow."""
     profile = Profile(
         w_ms=10.0, c_ms=5.0, kv_capacity_tokens=1024,

@@ -117,9 +117,7 @@ def test_the_first_rank_runs_and_all_requests_complete(
 
 
 @pytest.mark.parametrize("preemption", PREEMPTIONS)
-def test_a_preempted_long_answer_lets_a_short_one_pass_and_resumes(
-    preemption: Preemption,
-) -> None:
+def test_a_preempted_long_answer_lets_a_short_one_pass_and_resumes(preemption: Preemption) -> None:
     engine = profile()
     long = [QueuedRequest(n, f"long {n}", "f", 10, 0.0, 0.0) for n in range(SLOTS)]
     short = QueuedRequest(SLOTS, "short", "f", 10, 0.5, 0.5)

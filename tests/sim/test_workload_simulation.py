@@ -91,9 +91,7 @@ def test_skipping_held_back_requests_changes_nothing(
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 900), st.integers(1, 300)), min_size=1))
-def test_programs_of_one_call_take_as_long_as_simulate(
-    calls: list[tuple[float, int, int]],
-) -> None:
+def test_programs_of_one_call_take_as_long_as_simulate(calls: list[tuple[float, int, int]]) -> None:
     programs = [
         Program(f"{n:06}", at, (PlannedCall("f", prompt, out),))
         for n, (at, prompt, out) in enumerate(sorted(calls))

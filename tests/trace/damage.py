@@ -45,10 +45,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def write_rows(
-    path: Path,
-    content: list[dict[str, Any]],
-    meta: Any = META,
-    schema: pa.Schema = SCHEMA,
+    path: Path, content: list[dict[str, Any]], meta: Any = META, schema: pa.Schema = SCHEMA
 ) -> Path:
     nullable = pa.schema([field.with_nullable(True) for field in schema])
     if schema is SCHEMA:

@@ -62,10 +62,7 @@ TRACE = small_trace(3, agents=4, steps=30, edge=8, radius=2)
 @pytest.mark.parametrize(
     ("cut", "sentence"),
     [
-        (
-            lambda: TRACE.window(-5, 10),
-            "first is -5; it should be a whole number from 0 to 30",
-        ),
+        (lambda: TRACE.window(-5, 10), "first is -5; it should be a whole number from 0 to 30"),
         (lambda: TRACE.window(0, 31), "last is 31; it should be a whole number from 0 to 30"),
         (lambda: TRACE.window(9, 8), "last is 8; it should be a whole number from 9 to 30"),
         (lambda: TRACE.first_agents(-1), "count is -1; it should be a whole number, at least 1"),

@@ -132,8 +132,7 @@ def test_a_chat_without_speakers_is_the_agents(tmp_path: Path, chat: object) -> 
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("chat", 3), ("chat", [["Ann"]]), ("description", 3), ("pronunciatio", 3)],
+    ("field", "value"), [("chat", 3), ("chat", [["Ann"]]), ("description", 3), ("pronunciatio", 3)]
 )
 def test_bad_texts_are_refused(tmp_path: Path, field: str, value: object) -> None:
     moves = {"0": {"Ann": entry(0, SLEEPS) | {field: value}}}

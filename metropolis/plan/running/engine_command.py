@@ -91,10 +91,7 @@ class EngineCommand:
 
 
 def engine_commands(
-    models: tuple[str, ...],
-    tables: Mapping[str, EngineTable],
-    folder: Path,
-    command: str | None,
+    models: tuple[str, ...], tables: Mapping[str, EngineTable], folder: Path, command: str | None
 ) -> dict[str, EngineCommand]:
     """The commands by model, from an application's `[engines.MODEL]` tables in `folder`.
 

@@ -17,13 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from metropolis.plan.machine import Machine
-from metropolis.plan.society.allocation import (
-    GPUS_MAX,
-    Allocation,
-    Models,
-    even_splits,
-    neighbours,
-)
+from metropolis.plan.society.allocation import GPUS_MAX, Allocation, Models, even_splits, neighbours
 from metropolis.plan.society.fleet import Phase, loading_s
 from metropolis.plan.society.judge import Judge, Stretch, stretches
 from metropolis.plan.society.phases import first_steps

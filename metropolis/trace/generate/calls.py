@@ -154,8 +154,7 @@ class _Generation:
         self._act(silent)
         more = senses.of_happenings(np.maximum(room - flexible, 0) / (1 + reflection), self.hour)
         perceived = np.bincount(
-            np.concatenate([seen, self._of_silent(silent), more]),
-            minlength=self.life.moving.size,
+            np.concatenate([seen, self._of_silent(silent), more]), minlength=self.life.moving.size
         )
         counts = np.minimum(perceived, fit.perception.most_per_step)
         sites = np.repeat(np.arange(len(counts)), counts)

@@ -156,11 +156,7 @@ APPLICATIONS: dict[str, Callable[[_Draft], None]] = {
 
 
 def workload(
-    application: str,
-    programs: int,
-    per_s: float,
-    seed: int,
-    models: Mapping[str, str] = MODELS,
+    application: str, programs: int, per_s: float, seed: int, models: Mapping[str, str] = MODELS
 ) -> list[Program]:
     """Programs of one application with Poisson arrivals at a rate of `per_s`.
 
