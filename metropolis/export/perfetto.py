@@ -87,10 +87,8 @@ class _LaneWriter:
         order = np.argsort(calls.agent, kind="stable")
         call_bounds = np.searchsorted(calls.agent[order], np.arange(len(self._names) + 1)).tolist()
         for agent, name in enumerate(self._names):
-            own, own_calls = (
-                range(*bounds[agent : agent + 2]),
-                range(*call_bounds[agent : agent + 2]),
-            )
+            own = range(*bounds[agent : agent + 2])
+            own_calls = range(*call_bounds[agent : agent + 2])
             self._write_steps(name, own)
             self._write_calls(name, order[own_calls])
             advance(len(own) + len(own_calls))

@@ -115,13 +115,10 @@ def read_application(path: Path) -> LoadedApplication:
     Raises MetropolisError on any fault, in a sentence that names the file, the table and the field.
     """
     top, traces = Table.of_file(path), Traces()
-    sources, nodes, lengths = (top.take_all(each) for each in ("sources", "nodes", "lengths"))
-    models, engines, machine_table = (
-        top.take_all("models"),
-        top.take_all("engines"),
-        top.take("machine"),
+    sources, nodes, lengths, models, engines = (
+        top.take_all(each) for each in ("sources", "nodes", "lengths", "models", "engines")
     )
-    head = top.read(_Head)
+    machine_table, head = top.take("machine"), top.read(_Head)
     machine = _machine(machine_table, models)
     items = {name: items_of(table, traces) for name, table in sources.items()}
     made = tuple(_node(name, table, machine) for name, table in nodes.items())

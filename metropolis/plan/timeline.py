@@ -88,8 +88,8 @@ class Prediction:
         """The time at which the node has no open request any more, in seconds."""
         return self.started.loaded_s + self.run.finished_s
 
-    def left_s(self, open_requests: int) -> float:
-        """When it has so few open requests; infinite if it starts with no more."""
+    def reached_s(self, open_requests: int) -> float:
+        """When it has at most so many open requests; infinite if it starts with no more."""
         times = self.run.completed_s
         if len(times) <= open_requests:
             return np.inf
@@ -196,7 +196,7 @@ class Timeline:
         predictions = self._predictions(begun)
         boundary_s = np.inf
         if boundary is not None and (node := predictions.get(boundary.node)) is not None:
-            reached_s = node.left_s(boundary.open_requests)
+            reached_s = node.reached_s(boundary.open_requests)
             boundary_s = reached_s if reached_s > moment.time_s else np.inf
         return Outlook(begun, predictions, boundary_s)
 

@@ -132,10 +132,8 @@ def command(
     check_startable(commands.values(), loaded.machine.gpus)
     if not isfinite(temperature):
         raise click.BadParameter("it should be a finite number", param_hint="--temperature")
-    sampling, options = (
-        Sampling(seed, temperature),
-        EngineOptions(at_once, drain_s, wait_s, answer_s),
-    )
+    sampling = Sampling(seed, temperature)
+    options = EngineOptions(at_once, drain_s, wait_s, answer_s)
     Communicator(loaded.application, {})  # every part has a text: before --out has the application
     continues = has_run(out) and schedule_file is None
     schedule = None if continues else planned()
