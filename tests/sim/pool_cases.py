@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 
+import pytest
 from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request
@@ -13,6 +14,8 @@ from metropolis.sim.options import PoolOptions
 from metropolis.sim.reference import Completion, ReferencePool, Status
 
 Pool = InstancePool | ReferencePool
+Kind = type[Pool]
+KINDS = pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
 Text = list[tuple[int, int]]
 Event = tuple[int, int, int, float, float, float, bool]
 Change = tuple[float, dict[int, int]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metropolis._core import InstancePool, Profile, Request
 from metropolis.sim.options import Preemption
 from metropolis.sim.reference import ReferencePool
-from tests.sim.pool_cases import Case, Change, Seen, cases, run
+from tests.sim.pool_cases import KINDS, Case, Change, Kind, Seen, cases, run
 
 TIMES = st.floats(0, 3) | st.integers(0, 120).map(lambda n: n / 64)  # the grid of some cases
 ABORTS = st.lists(st.tuples(TIMES, st.integers(0, 24), st.booleans()), max_size=30)
@@ -103,8 +103,8 @@ def test_the_last_token_comes_before_the_abort() -> None:
     assert (left.output_tokens, left.aborted) == (1, False)
 
 
-@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
-def test_an_unknown_request_is_refused(kind: type[InstancePool | ReferencePool]) -> None:
+@KINDS
+def test_an_unknown_request_is_refused(kind: Kind) -> None:
     pool = kind(Profile(w_ms=10, kv_capacity_tokens=1024))
     pool.submit(0, Request(8, 3), 0.0)
     with pytest.raises(ValueError, match="request 1 cannot be aborted"):
@@ -118,8 +118,8 @@ def test_an_unknown_request_is_refused(kind: type[InstancePool | ReferencePool])
     pool.submit(1, Request(8, 3), 1.0)  # refusals do not advance the time
 
 
-@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
-def test_a_kept_request_resumes_without_a_prefill(kind: type[InstancePool | ReferencePool]) -> None:
+@KINDS
+def test_a_kept_request_resumes_without_a_prefill(kind: Kind) -> None:
     """Beside one that decodes, it makes no iteration a prefill, which a decision would follow."""
     profile = Profile(
         w_ms=10.0, c_ms=5.0, kv_capacity_tokens=1024,
@@ -140,17 +140,13 @@ def test_a_kept_request_resumes_without_a_prefill(kind: type[InstancePool | Refe
     assert again.last_token_sim_s == pytest.approx(0.14)
 
 
-@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+@KINDS
 @pytest.mark.parametrize(
     ("surplus", "evicts", "output_tokens", "tokens"),
     [(False, False, 95, 4), (True, False, 95, 4 + 2), (True, True, 95, 4), (True, False, 2, 2)],
 )
 def test_a_kept_request_decodes_where_another_has_completed(
-    kind: type[InstancePool | ReferencePool],
-    surplus: bool,
-    evicts: bool,
-    output_tokens: int,
-    tokens: int,
+    kind: Kind, surplus: bool, evicts: bool, output_tokens: int, tokens: int
 ) -> None:
     """Until the decision, if its KV is on the GPU, and all but its last token."""
     profile = Profile(
@@ -202,16 +198,20 @@ def test_abort_and_resubmit_yields_every_token(output: int, quanta: list[int]) -
     assert tokens[0] == output
 
 
-@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
-@pytest.mark.parametrize(("host_gb", "ends_ms", "kept"), [(1.0, 107, 3), (1e-3, 111, 0)])
-def test_a_request_kept_by_the_host_resumes_with_its_blocks(
-    kind: type[InstancePool | ReferencePool], host_gb: float, ends_ms: float, kept: int
-) -> None:
-    profile = Profile(
+def four_blocks(host_gb: float = 1.0) -> Profile:
+    """Four blocks of four tokens; computing a token, or copying a block, takes a millisecond."""
+    return Profile(
         g_ms=1.0, kv_capacity_tokens=16, block_tokens=4,
         kv_bytes_per_token=250_000, pcie_gb_per_s=1.0, host_gb=host_gb,
     )  # fmt: skip
-    pool = kind(profile, preemption="swap")
+
+
+@KINDS
+@pytest.mark.parametrize(("host_gb", "ends_ms", "kept"), [(1.0, 107, 3), (1e-3, 111, 0)])
+def test_a_request_kept_by_the_host_resumes_with_its_blocks(
+    kind: Kind, host_gb: float, ends_ms: float, kept: int
+) -> None:
+    pool = kind(four_blocks(host_gb), preemption="swap")
     pool.submit(0, Request(8, 4), 0.0)
     pool.abort(0, 0.0095, keep=True)
     (left,) = pool.advance(0.1)
@@ -223,16 +223,12 @@ def test_a_request_kept_by_the_host_resumes_with_its_blocks(
     assert (pool.status().kv_host_blocks, pool.status().swapped_blocks) == (0, 2 * kept)
 
 
-@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+@KINDS
 @pytest.mark.parametrize(("preemption", "copied"), [("swap", 1), ("swap_all", 3)])
 def test_all_blocks_are_copied_although_the_cache_has_them(
-    kind: type[InstancePool | ReferencePool], preemption: Preemption, copied: int
+    kind: Kind, preemption: Preemption, copied: int
 ) -> None:
-    profile = Profile(
-        g_ms=1.0, kv_capacity_tokens=16, block_tokens=4,
-        kv_bytes_per_token=250_000, pcie_gb_per_s=1.0, host_gb=1.0,
-    )  # fmt: skip
-    pool = kind(profile, prefix_reuse=True, preemption=preemption)
+    pool = kind(four_blocks(), prefix_reuse=True, preemption=preemption)
     pool.submit(0, Request(8, 4, 0, [(0, 12)]), 0.0)
     pool.abort(0, 0.0095, keep=True)
     pool.advance(0.1)
@@ -243,17 +239,11 @@ def test_all_blocks_are_copied_although_the_cache_has_them(
     assert pool.status().swapped_blocks == 2 * copied
 
 
-@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+@KINDS
 @pytest.mark.parametrize("discarded_sim_s", [0.0096, 0.1])
-def test_a_discarded_request_is_kept_no_longer(
-    kind: type[InstancePool | ReferencePool], discarded_sim_s: float
-) -> None:
+def test_a_discarded_request_is_kept_no_longer(kind: Kind, discarded_sim_s: float) -> None:
     """The host discards the KV of a request that is moving out, and of one that has moved."""
-    profile = Profile(
-        g_ms=1.0, kv_capacity_tokens=16, block_tokens=4,
-        kv_bytes_per_token=250_000, pcie_gb_per_s=1.0, host_gb=1.0,
-    )  # fmt: skip
-    pool = kind(profile, preemption="swap")
+    pool = kind(four_blocks(), preemption="swap")
     pool.submit(0, Request(8, 4), 0.0)
     pool.abort(0, 0.0095, keep=True)
     pool.discard(0, discarded_sim_s)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metropolis._core import Completion, InstancePool, Profile, Request
 from metropolis.sim.reference import ReferencePool
-from tests.sim.pool_cases import Case, cases, run
+from tests.sim.pool_cases import KINDS, Case, Kind, cases, run
 
 
 def profile(host_gb: float = 1.0) -> Profile:
@@ -64,10 +64,8 @@ def test_decisions_come_every_n_iterations() -> None:
     assert (left.output_tokens, left.last_token_sim_s) == (6 + 4, pytest.approx(0.1))
 
 
-@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
-def test_a_decision_takes_time_before_each_prefill_and_every_n_iterations(
-    kind: type[InstancePool | ReferencePool],
-) -> None:
+@KINDS
+def test_a_decision_takes_time_before_each_prefill_and_every_n_iterations(kind: Kind) -> None:
     engine = Profile(w_ms=10.0, d_ms=1.0, e_ms=0.1, kv_capacity_tokens=1024)
     pool = kind(engine, decision_iterations=4)
     pool.submit(0, Request(8, 9), 0.0)
@@ -90,10 +88,8 @@ def test_with_one_iteration_per_decision_and_no_preemption_nothing_changes(case:
         ]
 
 
-@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
-def test_aborting_a_swapped_request_frees_host_memory(
-    kind: type[InstancePool | ReferencePool],
-) -> None:
+@KINDS
+def test_aborting_a_swapped_request_frees_host_memory(kind: Kind) -> None:
     pool = kind(profile(), preemption="swap")
     pool.submit(0, Request(8, 9), 0.0)
     pool.submit(1, Request(8, 2), 0.0)

@@ -10,10 +10,7 @@ from metropolis._core import InstancePool, Profile, Request
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.instance import SimulatedInstance, SimulatedRequest, Start
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.reference import ReferencePool
-
-Kind = type[InstancePool | ReferencePool]
-KINDS = pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+from tests.sim.pool_cases import KINDS, Kind
 
 
 @KINDS

@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis._core import Completion, InstancePool, Profile, Request
-from metropolis.sim.reference import ReferencePool
-from tests.sim.pool_cases import Case, Seen, cases, run
+from tests.sim.pool_cases import KINDS, Case, Kind, Seen, cases, run
 from tests.sim.test_abort import ABORTS, CUTS
-
-POOLS = pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
 
 
 def with_reuse(request: Request, tokens: int, share: float) -> Request:
@@ -89,10 +86,8 @@ def test_a_smaller_share_is_never_slower_on_an_idle_instance(
     assert first_sim_s == sorted(first_sim_s)
 
 
-@POOLS
-def test_reused_tokens_cost_their_share_and_use_the_budget(
-    kind: type[InstancePool | ReferencePool],
-) -> None:
+@KINDS
+def test_reused_tokens_cost_their_share_and_use_the_budget(kind: Kind) -> None:
     """60 of 100 tokens at a quarter of 1 ms each, in chunks of 50: 12.5 ms and 2.5 + 40 ms."""
     pool = kind(Profile(g_ms=1.0, kv_capacity_tokens=1000, chunk_tokens=50))
     pool.submit(0, Request(100, 1, 0, (), 60, 0.25), 0.0)
@@ -103,10 +98,8 @@ def test_reused_tokens_cost_their_share_and_use_the_budget(
     assert pool.status().reused_tokens == 120
 
 
-@POOLS
-def test_the_attention_to_reused_tokens_is_paid_in_full(
-    kind: type[InstancePool | ReferencePool],
-) -> None:
+@KINDS
+def test_the_attention_to_reused_tokens_is_paid_in_full(kind: Kind) -> None:
     """Attention takes 60 * 30 for the reused quarter, and 40 * (60 + 20) for the new tokens."""
     pool = kind(Profile(w_ms=1.0, q_ms=1.0, kv_capacity_tokens=1000))
     pool.submit(0, Request(100, 1, 0, (), 60, 0.25), 0.0)
@@ -114,10 +107,8 @@ def test_the_attention_to_reused_tokens_is_paid_in_full(
     assert left.first_token_sim_s == pytest.approx(0.001 + 0.45 + 3.2, rel=1e-12)
 
 
-@POOLS
-def test_what_the_instance_has_itself_is_not_reused(
-    kind: type[InstancePool | ReferencePool],
-) -> None:
+@KINDS
+def test_what_the_instance_has_itself_is_not_reused(kind: Kind) -> None:
     pool = kind(Profile(g_ms=1.0, kv_capacity_tokens=1024, block_tokens=4), prefix_reuse=True)
     text = [(3, 100)]
     assert pool.cached_tokens(0, text) == 0
@@ -132,8 +123,8 @@ def test_what_the_instance_has_itself_is_not_reused(
     assert (status.reused_tokens, status.prefix_hit_tokens) == (20 + 20, 40)
 
 
-@POOLS
-def test_a_preemption_ends_the_reuse(kind: type[InstancePool | ReferencePool]) -> None:
+@KINDS
+def test_a_preemption_ends_the_reuse(kind: Kind) -> None:
     """Request 1 reuses 15 of 16 tokens, is preempted after one token and computes 17."""
     pool = kind(Profile(g_ms=1.0, kv_capacity_tokens=48, block_tokens=16))
     pool.submit(0, Request(16, 17), 0.0)
