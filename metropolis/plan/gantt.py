@@ -64,7 +64,7 @@ def nodes_of(schedules: Sequence[Schedule]) -> list[str]:
 
 
 def gantt_text(
-    schedule: Schedule, nodes: Sequence[str], width: int, gpus: int = 0, ends_s: float = 0.0
+    schedule: Schedule, nodes: Sequence[str], width: int, gpus: int, ends_s: float
 ) -> Text:
     """A line for each GPU, time to the right, and a time axis.
 

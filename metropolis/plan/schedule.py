@@ -90,7 +90,7 @@ class _AnyFile(msgspec.Struct):
     actual: Schedule | None = None
 
 
-def stage_of(outlook: Outlook, before: Moment, boundary: Boundary | None = None) -> ScheduleStage:
+def stage_of(outlook: Outlook, before: Moment, boundary: Boundary | None) -> ScheduleStage:
     """The stage that an outlook describes; `before`: the moment without it."""
     nodes = {}
     for name, prediction in outlook.predictions.items():

@@ -23,7 +23,7 @@ def grid(layers: int, width: int) -> list[Band]:
     ]
 
 
-def first_width(layers: int, cells_max: int = CELLS_MAX) -> int:
+def first_width(layers: int, cells_max: int) -> int:
     """The smallest power of two whose grid has at most `cells_max` cells."""
     width = 1
     while len(grid(layers, width)) > max(1, cells_max) and width < layers:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.trace.generate.calibration import CALIBRATION, Calibration
+from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.call_builder import (
     ACT,
     PERCEIVE,
@@ -32,29 +32,29 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
-def generate_calls(trace: Trace, seed: int = 0, fit: Calibration = CALIBRATION) -> Trace:
+def generate_calls(trace: Trace, seed: int = 0) -> Trace:
     """`trace` with its calls replaced by generated ones.
 
     Deterministic in (positions, meta, seed). The calls of each hour of the day are proportional to
     the number of agents, if enough of them are awake and meet.
     """
-    calls = _Generation(trace, np.random.default_rng(seed), fit).calls()
+    calls = _Generation(trace, np.random.default_rng(seed)).calls()
     return replace(trace, meta=replace(trace.meta, calls_origin="generated"), calls=calls)
 
 
 class _Generation:
     """One generation; flat arrays number agent-steps as step * agents + agent."""
 
-    def __init__(self, trace: Trace, rng: np.random.Generator, fit: Calibration) -> None:
-        self.trace, self.rng, self.fit = trace, rng, fit
+    def __init__(self, trace: Trace, rng: np.random.Generator) -> None:
+        self.trace, self.rng, self.fit = trace, rng, CALIBRATION
         self.life = life(trace)
         self.pairs = pairs_in_range(trace)
-        self.senses = Senses(self.life, meetings(self.pairs), rng, fit.perception)
+        self.senses = Senses(self.life, meetings(self.pairs), rng, self.fit.perception)
         self.hour = self.life.hour - self.life.hour[0]
         covered = np.bincount(self.hour) * trace.meta.step_s / 3600
         self.of_day = (self.life.hour[0] + np.arange(len(covered))) % 24
         self.share = covered * trace.agents / 25
-        self.builder = CallBuilder(fit)
+        self.builder = CallBuilder(self.fit)
 
     def calls(self) -> Calls:
         """Generate the calls of all agents."""
