@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from shutil import rmtree
 from threading import Event
@@ -136,24 +136,11 @@ def _complete(
     quiet: bool,
 ) -> int:
     printed = _print_notes(simulation.notes)
-    try:
+    with _explained(simulation, options.world, steps, folder):
         if not quiet:
             for record in RunDirectory(folder).records(simulation.first_step):
                 scenario.story(record)  # already printed; later sentences depend on it
         interrupted = _run(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
-    except BrokenPipeError:
-        discard_output()
-        progress = _progress(simulation.result().steps, steps, folder)
-        raise MetropolisError(f"the reader of the story has ended; {progress}") from None
-    except (Exception, SystemExit) as error:
-        sentence = explanation_of(error)
-        if sentence is None and isinstance(error, MetropolisError):
-            sentence = f"{error}"
-        sentence = sentence or describe_error_in(str(file_of(options.world)), error)
-        if sentence is None or steps < simulation.first_step:
-            raise
-        progress = _progress(simulation.result().steps, steps, folder)
-        raise MetropolisError(f"{sentence}; {progress}") from error
     _print_notes(simulation.notes[printed:])
     result, verified = simulation.result(), None
     if verify is not None and not interrupted:
@@ -178,6 +165,26 @@ def _complete(
     if result.stopped == INTERRUPTED or (verify is not None and verify.interrupted):
         return STATUS_INTERRUPTED
     return FINISHED if result.stopped is None else STATUS_BUDGET
+
+
+@contextmanager
+def _explained(simulation: Simulation, world: str, steps: Step, folder: Path) -> Iterator[None]:
+    """Raise an error of the run as a sentence that also says how to continue the run."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+        progress = _progress(simulation.result().steps, steps, folder)
+        raise MetropolisError(f"the reader of the story has ended; {progress}") from None
+    except (Exception, SystemExit) as error:
+        sentence = explanation_of(error)
+        if sentence is None and isinstance(error, MetropolisError):
+            sentence = f"{error}"
+        sentence = sentence or describe_error_in(str(file_of(world)), error)
+        if sentence is None or steps < simulation.first_step:
+            raise
+        progress = _progress(simulation.result().steps, steps, folder)
+        raise MetropolisError(f"{sentence}; {progress}") from error
 
 
 def _print_unused_functions(models: ModelChoice, result: RunResult) -> None:
