@@ -86,51 +86,32 @@ def test_the_runs_own_metadata(claimed_s: int, step_s: int, tmp_path: Path) -> N
     assert meta.start.strftime(DATE) == "June 01, 2023"
 
 
-def edited(write: Writer, edit: Callable[[Any], object]) -> Writer:
-    def damaged(trace: Trace, folder: Path) -> Path:
-        path = write(trace, folder)
-        content = json.loads(path.read_text())
-        edit(content)
-        return dump(path, content)
-
-    return damaged
-
-
-def damaged_step(write: Writer, file: str, edit: Callable[[Path], object]) -> Writer:
-    def damaged(trace: Trace, folder: Path) -> Path:
+def damaged(write: Writer, edit: Callable[[Path], object], file: str = "") -> Writer:
+    def writing(trace: Trace, folder: Path) -> Path:
         path = write(trace, folder)
         edit(path / file)
         return path
 
-    return damaged
+    return writing
+
+
+def edited(write: Writer, edit: Callable[[Any], object], file: str = "") -> Writer:
+    def edit_file(path: Path) -> None:
+        content = json.loads(path.read_text())
+        edit(content)
+        dump(path, content)
+
+    return damaged(write, edit_file, file)
 
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def cut_file(write: Writer) -> Writer:
-    def damaged(trace: Trace, folder: Path) -> Path:
-        path = write(trace, folder)
-        cut(path)
-        return path
-
-    return damaged
-
-
-def forget(name: str, key: str = "") -> Callable[[Path], None]:
-    def edit(path: Path) -> None:
-        content = json.loads(path.read_text())
-        del (content[key] if key else content)[name]
-        dump(path, content)
-
-    return edit
-
-
 ADA = "Agent 0"
 DAMAGE: dict[str, tuple[Writer, list[str]]] = {
-    "truncated tracks": (cut_file(recordings.tracks), ["day.json, line 1", "truncated"]),
-    "truncated gzip": (cut_file(recordings.wrapped_tracks), ["damaged gzip"]),
+    "truncated tracks": (damaged(recordings.tracks, cut), ["day.json, line 1", "truncated"]),
+    "truncated gzip": (damaged(recordings.wrapped_tracks, cut), ["damaged gzip"]),
     "ragged tracks": (
         edited(recordings.tracks, lambda c: c[ADA].pop()),
         [f"'{ADA}'", "has 5 steps while others have 6", "step 5 is missing"],
@@ -252,49 +233,49 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         ["meta.json: is list", "JSON object"],
     ),
     "movement file missing": (
-        damaged_step(recordings.movement, "movement/3.json", Path.unlink),
+        damaged(recordings.movement, Path.unlink, "movement/3.json"),
         ["movement/3.json is missing", "step 5"],
     ),
     "first movement file missing": (
-        damaged_step(recordings.movement, "movement/0.json", Path.unlink),
+        damaged(recordings.movement, Path.unlink, "movement/0.json"),
         ["movement/0.json is missing"],
     ),
     "environment file missing": (
-        damaged_step(recordings.environment, "environment/3.json", Path.unlink),
+        damaged(recordings.environment, Path.unlink, "environment/3.json"),
         ["environment/3.json is missing"],
     ),
     "environment file twice": (
-        damaged_step(recordings.environment, "environment/03.json", lambda p: dump(p, {})),
+        damaged(recordings.environment, lambda p: dump(p, {}), "environment/03.json"),
         ["environment/3.json", "same step as 03.json"],
     ),
     "environment file cut": (
-        damaged_step(recordings.environment, "environment/3.json", cut),
+        damaged(recordings.environment, cut, "environment/3.json"),
         ["environment/3.json, line 1", "truncated"],
     ),
     "environment file of another kind": (
-        damaged_step(recordings.environment, "environment/3.json", lambda p: dump(p, [1])),
+        damaged(recordings.environment, lambda p: dump(p, [1]), "environment/3.json"),
         ["environment/3.json: is list"],
     ),
     "agent missing in environment": (
-        damaged_step(recordings.environment, "environment/3.json", forget(ADA)),
+        edited(recordings.environment, lambda c: c.pop(ADA), "environment/3.json"),
         ["environment/3.json", f"'{ADA}' is missing"],
     ),
     "agent new in environment": (
-        damaged_step(recordings.environment, "environment/0.json", forget(ADA)),
+        edited(recordings.environment, lambda c: c.pop(ADA), "environment/0.json"),
         ["environment/1.json", f"'{ADA}' is new"],
     ),
     "agent missing in movement": (
-        damaged_step(recordings.movement, "movement/3.json", forget(ADA, "persona")),
+        edited(recordings.movement, lambda c: c["persona"].pop(ADA), "movement/3.json"),
         ["movement/3.json", f"'{ADA}' is missing"],
     ),
     "movement without agents": (
-        damaged_step(recordings.movement, "movement/3.json", forget("persona")),
+        edited(recordings.movement, lambda c: c.pop("persona"), "movement/3.json"),
         ["movement/3.json", "every agent's movement"],
     ),
     "empty folder": (lambda trace, folder: folder, ["is a folder without recorded steps"]),
     "no file": (lambda trace, folder: folder / "none.json", ["none.json", "No such file"]),
     "binary file": (
-        lambda trace, folder: cut_file(lambda t, f: binary(f / "a.json"))(trace, folder),
+        lambda trace, folder: binary(folder / "a.json"),
         ["byte 0 is not UTF-8"],
     ),
     "run metadata": (
