@@ -144,18 +144,13 @@ def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--loads", "0"], "'0' should be multiples from 0.01 to 100 separated by commas, as in"),
         (["--loads", "nan"], "'nan' should be multiples from 0.01 to 100"),
         (["--only", "replicas", "--workload", "LATS"], "replicas have no runs of LATS"),
+        (["--seeds", "0,x"], "'0,x' should be whole numbers separated by commas, as in 0,1,2"),
     ],
 )
 def test_wrong_options_are_one_sentence(options: list[str], message: str) -> None:
     refused = CliRunner().invoke(agentix.command, options)
     assert refused.exit_code == 2
     assert message in refused.output
-
-
-def test_invalid_seeds_are_refused() -> None:
-    refused = CliRunner().invoke(agentix.command, ["--seeds", "0,x"])
-    assert refused.exit_code == 2
-    assert "'0,x' should be whole numbers separated by commas, as in 0,1,2" in refused.output
 
 
 def test_an_unknown_profile_is_refused_before_processes_begin(
