@@ -28,6 +28,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header('Content-Length', str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+    def answer_well(self):
+        choice = {'message': {'content': 'x'}, 'finish_reason': 'stop'}
+        self.answer(200, {'choices': [choice]})
     def do_GET(self):
         self.answer(200, {'data': [{'id': name} for name in sys.argv[3].split(',')]})
     def do_POST(self):
@@ -39,6 +42,13 @@ http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_
 """
 
 
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
+    monkeypatch.setattr(runner_module, "PAUSE_MAX_S", 0.01)
+
+
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize(
     ("status", "models", "sentence"),
     [
@@ -48,11 +58,9 @@ http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_
     ],
 )
 def test_a_request_that_fails_again_and_again_is_one_sentence(
-    tmp_path: Path, status: int, models: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, status: int, models: str, sentence: str
 ) -> None:
     """A request that the engine refuses is sent once."""
-    monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
-    monkeypatch.setattr(runner_module, "PAUSE_MAX_S", 0.01)
     (tmp_path / "server.py").write_text(SERVER)
     command = f"{sys.executable} {tmp_path}/server.py {{port}} {status} {models}"
     with pytest.raises(MetropolisError, match=sentence):
@@ -72,8 +80,7 @@ import os, pathlib, socket, time
 def answer(self):
     died = pathlib.Path(sys.argv[2])
     if died.exists():
-        content = {'message': {'content': 'x'}, 'finish_reason': 'stop'}
-        self.answer(200, {'choices': [content]})
+        self.answer_well()
         return
     died.touch()
     server.shutdown()
@@ -89,9 +96,9 @@ time.sleep(9)
 """
 
 
-def test_an_engine_may_end_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("short_pauses")
+def test_an_engine_may_end_slowly(tmp_path: Path) -> None:
     """Until its process has ended it refuses connections: no failure of its requests."""
-    monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
     server(tmp_path, SLOW_END, starts=False)
     command = f"{sys.executable} {tmp_path}/server.py {{port}} {tmp_path}/died any"
     record, _ = run_small(tmp_path, command, options=EngineOptions(at_once=1))
@@ -111,19 +118,15 @@ def answer(self):
         self.send_header('Retry-After', '0')
         self.end_headers()
         return
-    content = {'message': {'content': 'x'}, 'finish_reason': 'stop'}
-    self.answer(200, {'choices': [content]})
+    self.answer_well()
 Handler.do_POST = answer
 """
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_engine_is_asked_again_later(
-    tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_engine_is_asked_again_later(tmp_path: Path, status: int) -> None:
     """A request that a busy engine refuses is sent more often than one with bad answers."""
-    monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
-    monkeypatch.setattr(runner_module, "PAUSE_MAX_S", 0.01)
     server(tmp_path, BUSY)
     command = f"{sys.executable} {tmp_path}/server.py {{port}} {status} any"
     record, _ = run_small(tmp_path, command)
@@ -131,14 +134,11 @@ def test_a_busy_engine_is_asked_again_later(
     assert all(node.sent_again >= 5 * node.requests for node in record.nodes.values())
 
 
-def test_a_bad_answer_of_a_busy_engine_is_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("short_pauses")
+def test_a_bad_answer_of_a_busy_engine_is_the_first(tmp_path: Path) -> None:
     """Refusals of a busy engine before the bad answer do not count as bad answers."""
-    monkeypatch.setattr(runner_module, "NOTICE_S", 0.01)
-    monkeypatch.setattr(runner_module, "PAUSE_MAX_S", 0.01)
-    bad = "self.answer(200, {'choices': [] if asked[body['seed']] == 6 else [content]})"
-    server(tmp_path, BUSY.replace("self.answer(200, {'choices': [content]})", bad))
+    bad = "self.answer(200, {'choices': []}) if asked[body['seed']] == 6 else self.answer_well()"
+    server(tmp_path, BUSY.replace("self.answer_well()", bad))
     record, _ = run_small(tmp_path, f"{sys.executable} {tmp_path}/server.py {{port}} 503 any")
     assert record.is_complete
 
@@ -151,8 +151,7 @@ def answer(self):
     if b'question 7' in body:
         import os
         os._exit(9)
-    content = {'message': {'content': 'x'}, 'finish_reason': 'stop'}
-    self.answer(200, {'choices': [content]})
+    self.answer_well()
 Handler.do_POST = answer
 """
     server(tmp_path, deadly)

@@ -158,15 +158,10 @@ def test_prefix_copies_the_same_model_only(placed: PlacedRequest, offered: OFFER
 
 def test_a_model_that_receives_never_sends() -> None:
     with pytest.raises(MetropolisError, match="'chat' is the receiver of one plan and the sender"):
-        DroidSpeak([PLAN, _renamed("chat", "plan")])
+        DroidSpeak([PLAN, replace(PLAN, sender="chat", receiver="plan")])
     with pytest.raises(MetropolisError, match="two plans are for 'base' and 'chat'"):
         DroidSpeak([PLAN, PLAN])
-    DroidSpeak([PLAN, _renamed("base", "plan")])
-
-
-def _renamed(sender: str, receiver: str) -> Plan:
-    fields = {name: getattr(PLAN, name) for name in PLAN.__struct_fields__}
-    return Plan(**fields | {"sender": sender, "receiver": receiver})
+    DroidSpeak([PLAN, replace(PLAN, receiver="plan")])
 
 
 @pytest.mark.parametrize(
@@ -240,8 +235,7 @@ def test_a_plan_without_a_point_within_the_loss_is_refused(tmp_path: Path) -> No
     write_plan(PLAN, tmp_path / "plan.json")
     text = f"droidspeak:plans={tmp_path / 'plan.json'},loss"
     named(REUSES, f"{text}=0")()
-    worse = _renamed("base", "chat")
-    write_plan(replace(worse, points=worse.points[:2]), tmp_path / "plan.json")
+    write_plan(replace(PLAN, points=PLAN.points[:2]), tmp_path / "plan.json")
     with pytest.raises(MetropolisError, match=r"loses at most 0.02 .* the best loses 0.1: give"):
         named(REUSES, f"{text}=0.02")()
     named(REUSES, f"{text}=0.1")()
