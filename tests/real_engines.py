@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from metropolis.bench import METROPOLIS
 
 VARIABLES = {
     "HF_HUB_OFFLINE": "1",
@@ -78,7 +79,7 @@ def sglang_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     python, model = environment_of("sglang")
     port = free_port()
     log = tmp_path_factory.mktemp("sglang") / "log"
-    start = [sys.executable, "-c", "from metropolis.cli import main; main()", "serve", "sglang"]
+    start = [*METROPOLIS, "serve", "sglang"]
     start += ["--python", python, "--model-path", model, "--device", "cpu", "--port", port]
     start += ["--log", str(log), "--", "--max-running-requests", "1", "--sleep-on-idle"]
     start += ["--served-model-name", "tiny"]

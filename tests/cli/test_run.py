@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from math import nan
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from metropolis.bench import METROPOLIS
 from metropolis.bench.stub_server import stub_server
 from metropolis.runtime.folder.history import read_history, record_of
 from tests.cli.conftest import summary
@@ -313,7 +313,7 @@ def test_killed_at_any_moment_it_goes_on(run: Command, tmp_path: Path) -> None:
 def _kill_at(journal_bytes: int, arguments: list[str], folder: Path) -> bool:
     """Run, and kill -9 at that journal size; return whether the run was still alive."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from metropolis.cli import main; main()", *arguments],
+        [*METROPOLIS, *arguments],
         cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": "", "XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"]},
         stdout=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from metropolis.bench import METROPOLIS
 from tests.commands import Command
 from tests.waiting import eventually, has_ended
 
@@ -75,10 +76,9 @@ def _heed_interrupts() -> None:
 
 @pytest.fixture
 def serving(stand_in: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    start = [sys.executable, "-c", "from metropolis.cli import main; main()"]
     options = arguments(port, "--device", "cpu", "--", "--mem-fraction-static", "0.5")
     with subprocess.Popen(
-        [*start, *options], stdout=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
+        [*METROPOLIS, *options], stdout=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == (

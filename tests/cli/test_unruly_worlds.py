@@ -6,12 +6,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from metropolis.bench import METROPOLIS
 from tests.commands import Command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -63,7 +63,7 @@ def world(form: str, act: str) -> int:
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from metropolis.cli import main; main()", "run", *arguments],
+        [*METROPOLIS, "run", *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT), "UNRULY": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

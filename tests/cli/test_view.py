@@ -7,11 +7,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from metropolis.bench import METROPOLIS
 from metropolis.viewer.data.opening import KNOWN_ANSWERS, open_run
 from tests.commands import Command
 
@@ -87,8 +87,7 @@ def test_the_summary_and_the_viewer_say_what_times_lack(
 
 
 def test_ctrl_c_ends_the_server(run: Command, uninterrupted: object) -> None:
-    start = "from metropolis.cli import main; main()"
-    command = [sys.executable, "-c", start, "view", "uninterrupted", "--no-open"]
+    command = [*METROPOLIS, "view", "uninterrupted", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert re.match(r"http://127\.0\.0\.1:\d+/#token=\S{20,}\n", child.stdout.readline())

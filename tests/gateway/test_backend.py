@@ -6,7 +6,6 @@ import asyncio
 import json
 import pickle
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import metropolis.gateway.backend
+from metropolis.bench import METROPOLIS
 from metropolis.bench.stub_server import stub_server
 from metropolis.cli.run import command
 from metropolis.dispatch.base import Fleet
@@ -28,7 +28,6 @@ from metropolis.policy.fixed import StepFirst
 from metropolis.timeline.reader import read_timeline
 from metropolis.types import MetropolisError
 from tests.gateway.engines import StubEngine, answer_to, until
-from tests.gateway.test_command import MAIN
 from tests.llm.fakes import request
 from tests.llm.faults import FaultyServer
 
@@ -176,7 +175,7 @@ def test_a_world_runs_before_two_engines(tmp_path: Path) -> None:
             options = ["social", "--engine", one.url, "--engine", two.url, "--steps", "3"]
             options += ["--policy", "step+kairos", "--dispatcher", "round_robin", "--quiet"]
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", MAIN, "run", *options, "--out", str(tmp_path / "run"),
+                *METROPOLIS, "run", *options, "--out", str(tmp_path / "run"),
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
             output, _ = await process.communicate()
@@ -269,7 +268,7 @@ def test_a_run_leaves_seeds_out_if_told_so(tmp_path: Path, way: str) -> None:
     async def run() -> None:
         async with FaultyServer() as server:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", MAIN, "run", "social", "--steps", "1", "--no-llm-seed",
+                *METROPOLIS, "run", "social", "--steps", "1", "--no-llm-seed",
                 "--quiet", "--out", str(tmp_path / "run"), way, server.url,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,14 +14,13 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
+from metropolis.bench import METROPOLIS
 from metropolis.cli.gateway import command
 from metropolis.cli.gateway_front import Size, allow_connections
 from metropolis.gateway.limits import Limits
 from metropolis.types import MetropolisError
 from tests.gateway.engines import StubEngine, answer_to, chat, until
 from tests.gateway.test_server import post
-
-MAIN = "from metropolis.cli import main; main()"
 
 
 @asynccontextmanager
@@ -31,7 +29,7 @@ async def running(
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """Yield the gateway's URL and its process; append its first line to `lines`."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", MAIN, "gateway", "--port", "0", *options,
+        *METROPOLIS, "gateway", "--port", "0", *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from metropolis.bench import METROPOLIS
 from metropolis.llm import BudgetExhausted, Client, Completion, MalformedError, Prices, Request
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import LLMError, RefusedError
 from metropolis.llm.journal import Journal, read_journal
 from metropolis.llm.usage import Usage
-from tests.gateway.test_command import MAIN
 from tests.llm.fakes import Fake, request
 from tests.llm.raw_server import RawServer, answer
 from tests.llm.test_answers import CHAT, chat_answer
@@ -108,7 +107,7 @@ def test_purchases_for_uncommitted_steps_are_in_the_summary(tmp_path: Path) -> N
             options = ["social", "--llm", server.url, "--steps", "9", "--quiet", "--json"]
             options += ["--price-in", "1", "--price-out", "1", "--max-cost", "0.005"]
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", MAIN, "run", *options, "--out", str(tmp_path / "run"),
+                *METROPOLIS, "run", *options, "--out", str(tmp_path / "run"),
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
             output, errors = await process.communicate()

@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from metropolis.bench import METROPOLIS
 from metropolis.plan.running.folder import read_run
 from metropolis.plan.schedule import write_schedule
 from tests.commands import Command
 from tests.plan.small_runs import schedule, stub
 
-COMMAND = [sys.executable, "-c", "from metropolis.cli import main; main()", "plan", "run"]
 ITEMS = 60
 PATIENCE_S = 30.0
 APPLICATION = """
@@ -67,7 +66,7 @@ def arguments(application: Path, mean_ms: float, *more: str) -> list[str]:
 @contextmanager
 def running(application: Path, mean_ms: float, *more: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process, from its twelfth answer on; afterwards no process is left."""
-    command = [*COMMAND, *arguments(application, mean_ms, *more)]
+    command = [*METROPOLIS, "plan", "run", *arguments(application, mean_ms, *more)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         while lines(application, "answered") < 12:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import re
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 from metropolis import Agent, Client, Entity, MetropolisError, Simulation, Whisper, World, fork
+from metropolis.bench import METROPOLIS
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import Geodesic
 from metropolis.store.embedded import EmbeddedServer
@@ -255,8 +255,9 @@ def test_tables_of_other_values(tmp_path: Path, tables: str, found: str) -> None
     world.write_text(WORLD.replace("TABLES", tables))
 
     def printed(*words: str) -> str:
-        command = [sys.executable, "-c", "from metropolis.cli import main; main()", *words]
-        ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        ended = subprocess.run(
+            [*METROPOLIS, *words], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
         assert "Traceback" not in ended.stderr
         return " ".join(f"{ended.stdout} {ended.stderr}".split())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from metropolis.bench import METROPOLIS
 from metropolis.trace.parquet import read_trace
 
-COMMAND = [sys.executable, "-c", "from metropolis.cli import main; main()"]
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
     "--disable-component-update", "--no-first-run",
@@ -28,7 +27,7 @@ TIMEOUT_S = 20
 def run_metropolis(*words: str | Path) -> str:
     """Run a command to its end; returns what it printed."""
     ended = subprocess.run(
-        [*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120, check=False
+        [*METROPOLIS, *map(str, words)], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
@@ -120,7 +119,7 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*words: str | Path) -> str:
-            command = [*COMMAND, "view", *map(str, words), "--no-open"]
+            command = [*METROPOLIS, "view", *map(str, words), "--no-open"]
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from metropolis.bench import METROPOLIS
 from metropolis.timeline.reader import read_timeline
 from metropolis.types import MetropolisError
 from tests.viewer import hostile
-from tests.viewer.conftest import COMMAND, TIMEOUT_S, Serve, Show, run_metropolis, until
+from tests.viewer.conftest import TIMEOUT_S, Serve, Show, run_metropolis, until
 
 HOSTILE = Path(hostile.__file__)
 VIEWS = ("town", "steps", "calls", "social")
@@ -95,7 +96,7 @@ def test_a_file_shows_what_the_server_shows(
 @contextmanager
 def stub(folder: Path, mean_ms: int) -> Iterator[str]:
     """A model server whose answers take that time."""
-    command = [*COMMAND, "bench", "stub-server", "--mean-ms", str(mean_ms), "--port", "0"]
+    command = [*METROPOLIS, "bench", "stub-server", "--mean-ms", str(mean_ms), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -109,7 +110,7 @@ def stub(folder: Path, mean_ms: int) -> Iterator[str]:
 def live_run(folder: Path, server: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A run before that server."""
     command = [
-        *COMMAND, "run", "minimal", "--agents", "12", "--steps", "4000", "--llm", server,
+        *METROPOLIS, "run", "minimal", "--agents", "12", "--steps", "4000", "--llm", server,
         "--out", str(folder), "--quiet", *words,
     ]  # fmt: skip
     pipe = subprocess.PIPE
