@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from metropolis import Agent, Entity, MetropolisError, Simulation, World
-from metropolis.cli.export import command
 from metropolis.cli.run_folders import run_folder
 from metropolis.durable import write_atomically
 from metropolis.export.genagent import GenAgentExport
 from metropolis.maps.map import GridMap
+from tests.commands import Command
 
 NOTHING = np.zeros((3, 3), np.int32)
 
@@ -88,14 +87,13 @@ def test_what_lies_beside_an_export_stays(tmp_path: Path) -> None:
         GenAgentExport(run).write(tmp_path / "gone")
 
 
-def test_an_export_follows_no_link(tmp_path: Path) -> None:
+def test_an_export_follows_no_link(metropolis: Command, tmp_path: Path) -> None:
     run = run_of(["ann", "bob"], tmp_path / "run")
     victim = tmp_path / "victim"
     victim.write_text("precious")
     for name in ("perfetto.json.gz.partial", ".perfetto.json.gz.partial"):
         (run / name).symlink_to(victim)
-    result = CliRunner().invoke(command, ["perfetto", f"{run}"])
-    assert result.exit_code == 0, result.output
+    assert metropolis("export", "perfetto", run).result
     assert victim.read_text() == "precious"
     assert not (run / "perfetto.json.gz").is_symlink()
     assert gzip.decompress((run / "perfetto.json.gz").read_bytes()).startswith(b"{")

@@ -12,12 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.cli.export import command
-from metropolis.cli.replay import command as replay
 from metropolis.export.layout import rows_without_overlap
 from metropolis.export.perfetto import Lane, write_perfetto
 from metropolis.runtime.live.configuration import LIVE_MODES
@@ -26,6 +23,7 @@ from metropolis.timeline.derived import progress_of, sum_over_time
 from metropolis.timeline.format import Meta
 from metropolis.timeline.reader import read_timeline
 from metropolis.trace.parquet import write_trace
+from tests.commands import Command
 from tests.export.trace_checks import Event, check_trace
 from tests.small_traces import small_trace
 from tests.timeline.recorded_runs import STEPS, simulation
@@ -196,7 +194,7 @@ def test_floor_and_front_are_those_of_the_agents_steps(found: Timeline, now_s: f
 def test_sums_over_time(intervals: list[tuple[int, int, int]]) -> None:
     begins, widths, amounts = (
         (np.array(one, np.int64) for one in zip(*intervals, strict=True))
-        if (intervals)
+        if intervals
         else [np.zeros(0, np.int64)] * 3
     )
     times, values = sum_over_time(begins, begins + widths, amounts)
@@ -252,20 +250,17 @@ def test_arrows_show_who_waited_for_whom(tmp_path: Path, mode: str) -> None:
     assert (mode in ("sequential", "lockstep")) or arrows
 
 
-def test_the_command_writes_runs_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_the_command_writes_runs_and_says_what_is_wrong(
+    metropolis: Command, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     simulation(folder).run(STEPS)
-    done = CliRunner().invoke(command, ["perfetto", str(folder)])
-    assert done.exit_code == 0, done.output
     file = folder / "perfetto.json.gz"
-    assert f"{file}" in done.output
+    assert f"{file}" in metropolis("export", "perfetto", folder).result
     events = check_trace(gzip.decompress(file.read_bytes()))
     plain = tmp_path / "trace.json"
     for _ in range(2):  # a second time it is replaced
-        assert (
-            CliRunner().invoke(command, ["perfetto", str(folder), "--out", str(plain)]).exit_code
-            == 0
-        )
+        assert metropolis("export", "perfetto", folder, "--out", plain).result
     assert json.loads(plain.read_bytes())["traceEvents"] == events
     assert {path.name for path in tmp_path.iterdir()} == {"run", "trace.json"}
     for bad, out, words in (
@@ -273,16 +268,15 @@ def test_the_command_writes_runs_and_says_what_is_wrong(tmp_path: Path) -> None:
         (tmp_path, plain, "contains no timeline"),
         (folder, tmp_path / "no" / "where", "its folder does not exist"),
     ):
-        failed = CliRunner().invoke(command, ["perfetto", str(bad), "--out", str(out)])
-        assert words in f"{failed.exception}"
+        assert words in metropolis("export", "perfetto", bad, "--out", out).refusal
 
 
-def test_a_recorded_replay_has_its_modes_side_by_side(tmp_path: Path) -> None:
+def test_a_recorded_replay_has_its_modes_side_by_side(metropolis: Command, tmp_path: Path) -> None:
     source, folder = tmp_path / "in.parquet", tmp_path / "replayed"
     write_trace(small_trace(5, agents=4, steps=6, edge=6, radius=2), source)
-    arguments = [f"{source}", "--modes", "lockstep,oracle", "--record", f"{folder}"]
-    assert CliRunner().invoke(replay, arguments).exit_code == 0
-    assert CliRunner().invoke(command, ["perfetto", f"{folder}"]).exit_code == 0
+    modes = ("--modes", "lockstep,oracle")
+    assert metropolis("replay", source, *modes, "--record", folder).result
+    assert metropolis("export", "perfetto", folder).result
     events = check_trace(gzip.decompress((folder / "perfetto.json.gz").read_bytes()))
     named = {each["args"]["name"] for each in events if each["name"] == "process_name"}
     assert {name.partition(":")[0] for name in named} == {"lockstep", "oracle"}
