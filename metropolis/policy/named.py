@@ -17,7 +17,13 @@ from typing import Any
 from metropolis.names import cut, did_you_mean
 from metropolis.policy.combined import Combined
 from metropolis.types import MetropolisError
-from metropolis.world.user_code import file_of, load_function, names_file, signature_of
+from metropolis.world.user_code import (
+    file_of,
+    load_function,
+    load_installed,
+    names_file,
+    signature_of,
+)
 
 POLICIES = "metropolis.policies"
 """Entry points: name -> a Policy class, constructed without positional arguments."""
@@ -88,8 +94,7 @@ def named(group: str, text: str) -> Callable[..., Any]:
 
 def _installed(group: str, name: str) -> Callable[..., Any]:
     for point in entry_points(group=group, name=name):
-        make: Callable[..., Any] = point.load()
-        return make
+        return load_installed(point, METHODS[group][1])
     kind, known = group.rpartition(".")[2], names_of(group)
     raise MetropolisError(
         f"{name!r} is not among the {kind}{did_you_mean(name, known)}: {', '.join(known)}, and "

@@ -48,6 +48,7 @@ def check_world_parts(world: Any, agents: Any) -> None:
                 f"agents[{index}], a {type(agent).__name__}, is a frozen dataclass; an agent "
                 "changes in a run, so leave out frozen=True"
             )
+        _check_plain(agent, "routine", "intent", "tables")
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -95,10 +96,7 @@ def check_number(name: str, value: Any, least: float = 0.0) -> None:
 
 
 def _check_attributes(world: World) -> None:
-    if iscoroutinefunction(world.observe):
-        raise MetropolisError(
-            f"{type(world).__name__}.observe is an async function; it should be a plain one"
-        )
+    _check_plain(world, "observe")
     step_s: Any = world.step_s
     if not _is_number(step_s) or not 0 < step_s <= STEP_S_MAX:
         raise MetropolisError(
@@ -124,6 +122,14 @@ def _check_attributes(world: World) -> None:
         raise MetropolisError(
             f"the world's start is {world.start}; it should be the local time, without time zone"
         )
+
+
+def _check_plain(owner: World | Agent, *methods: str) -> None:
+    for name in methods:
+        if iscoroutinefunction(getattr(owner, name)):
+            raise MetropolisError(
+                f"{type(owner).__name__}.{name} is an async function; it should be a plain one"
+            )
 
 
 def _is_number(value: Any) -> bool:

@@ -18,13 +18,14 @@ from metropolis.world.base import Agent, World, drawings_of, facts_of
 from metropolis.world.checks import check_options, check_world_parts, seed_of, whole_number
 from metropolis.world.record import StepRecord
 from metropolis.world.scenario_options import keyword_arguments
-from metropolis.world.user_code import file_of, load_function, names_file
+from metropolis.world.user_code import file_of, load_function, load_installed, names_file
 
 GROUP = "metropolis.worlds"
 """Entry points: name -> a function (*, agents: int | None, seed: int) -> Scenario; further keyword
 parameters are the world's options."""
 FOLDERS = "metropolis.folders"
 """Entry points: name -> the same, with the folder that holds `name.json` as first argument."""
+_DOES = "takes agents and seed and returns a metropolis.Scenario"
 
 
 def plain_story(record: StepRecord) -> Sequence[str]:
@@ -157,11 +158,9 @@ def files_sha256(name: str) -> str | None:
 
 def _maker(name: str) -> Callable[..., Any]:
     if names_file(name):
-        does = "takes agents and seed and returns a metropolis.Scenario"
-        return load_function(name, does, default="make")
+        return load_function(name, _DOES, default="make")
     for point in entry_points(group=GROUP, name=name):
-        maker: Callable[..., Any] = point.load()
-        return maker
+        return load_installed(point, _DOES)
     if Path(name).is_dir():
         return _folder_maker(Path(name))
     if Path(name).name != name:
@@ -178,6 +177,6 @@ def _maker(name: str) -> Callable[..., Any]:
 def _folder_maker(folder: Path) -> Callable[..., Any]:
     for point in entry_points(group=FOLDERS):
         if (folder / f"{point.name}.json").is_file():
-            return partial(point.load(), folder)
+            return partial(load_installed(point, _DOES), folder)
     known = " or ".join(sorted(f"{point.name}.json" for point in entry_points(group=FOLDERS)))
     raise MetropolisError(f"{folder} holds no world; it should contain {known}")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import Signature, signature
+from inspect import Signature, getfile, signature, unwrap
 from pathlib import Path
 from sysconfig import get_path
 from traceback import extract_tb
@@ -16,6 +17,7 @@ from typing import Any
 
 from metropolis.types import MetropolisError
 from metropolis.world.saving import resolve_types
+from metropolis.world.user_errors import describe_error
 
 _INSTALLED = [get_path("purelib"), get_path("platlib")]
 
@@ -77,14 +79,33 @@ def load_function(
     if not callable(found):
         raise MetropolisError(f"{path} has no {kind} {name}; it should have one that {does}")
 
+    return _explained(found, file, f"{path}: {name}", does)
+
+
+def load_installed(point: EntryPoint, does: str) -> Callable[..., Any]:
+    """Load the function or class of an entry point, which `does` describes in error messages.
+
+    Raises MetropolisError on any error in its package, and so does the result.
+    """
+    what = f"the entry point {point.name} = {point.value!r}"
+    try:
+        found = point.load()
+    except (Exception, SystemExit) as error:
+        raise MetropolisError(f"{what}: {describe_error(error, None)}") from error
+    if not callable(found):
+        raise MetropolisError(f"{what} is not a function; it should name one that {does}")
+    return _explained(found, getfile(unwrap(found)), what, does)
+
+
+def _explained(found: Callable[..., Any], file: str, name: str, does: str) -> Callable[..., Any]:
+    """`found`, with its errors as sentences: wrong parameters, or a line in `file`."""
+
     @wraps(found)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
             signature_of(found).bind(*args, **kwargs)
         except (TypeError, ValueError) as error:
-            raise MetropolisError(
-                f"{path}: {name}: {error}; it should be one that {does}"
-            ) from None
+            raise MetropolisError(f"{name}: {error}; it should be one that {does}") from None
         with _errors_with_lines(file):
             return found(*args, **kwargs)
 

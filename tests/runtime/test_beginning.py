@@ -22,7 +22,7 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace
 from metropolis.types import MetropolisError
-from metropolis.world.base import Agent
+from metropolis.world.base import UNDECIDED, Agent
 from metropolis.world.entities import Entity
 from metropolis.world.scenario import Scenario
 from metropolis.world.transaction import Transaction
@@ -246,6 +246,15 @@ def test_an_observation_that_must_be_awaited_is_told() -> None:
 
     with pytest.raises(MetropolisError, match=r"^Looking.observe is an async function; it should"):
         Simulation(Looking(1), [Walker("w00")])
+
+
+def test_a_routine_that_must_be_awaited_is_told() -> None:
+    class Idler(Walker):
+        async def routine(self, observation: Any) -> Any:
+            return UNDECIDED
+
+    with pytest.raises(MetropolisError, match=r"^Idler.routine is an async function; it should be"):
+        Simulation(Meadow(1), [Idler("w00")])
 
 
 def test_a_frozen_agent_is_told() -> None:

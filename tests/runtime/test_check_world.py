@@ -63,6 +63,20 @@ def test_the_worlds_that_ship_are_sound(name: str) -> None:
     check_world(name, seeds=[1], steps=24, schedules=1)
 
 
+def test_a_routine_that_acts_otherwise_is_named() -> None:
+    class Routined(YardWalker):
+        def routine(self, observation: Any) -> Any:
+            return (0, 0)
+
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            return (1, 0)
+
+    (finding,) = findings(lambda: yard(Yard, each(Routined)), seeds=[0])
+    assert "a second lockstep run (with `routine`, which must act as `proceed` would) differs" in (
+        finding.sentence
+    )
+
+
 def test_a_schedule_that_breaks_a_world_is_found() -> None:
     """Hidden state that has no effect in lockstep is found by its effect in other schedules."""
     newest = [0]

@@ -15,7 +15,7 @@ import pytest
 from metropolis.policy.named import POLICIES, named
 from metropolis.types import MetropolisError
 from metropolis.world.randomness import keyed_random
-from metropolis.world.scenario import make_scenario, scenario_names
+from metropolis.world.scenario import GROUP, make_scenario, scenario_names
 from metropolis.world.scenario_options import parse_options
 from metropolis.world.user_code import load_function
 from metropolis.worlds.smallville.resident import Resident
@@ -30,6 +30,26 @@ def test_a_name_that_is_not_there() -> None:
         f"there is no world 'atlantis'; there are {', '.join(scenario_names())}; FILE.py with a "
         "function make and the folder of a world are also accepted"
     )
+
+
+def test_errors_of_an_installed_world_are_sentences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, file = tmp_path / "isle-1.0.dist-info", tmp_path / "isle.py"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: isle\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(
+        f"[{GROUP}]\nisle = isle:make\nbare = isle:bare\nsunk = isle.sunk:make\n"
+    )
+    file.write_text("def make(*, agents, seed): return 1 // seed\n\n\ndef bare(): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, sentence in (
+        ("isle", f"{file}:1: ZeroDivisionError: integer division or modulo by zero; fix it there"),
+        ("bare", "the entry point bare = 'isle:bare': got an unexpected keyword argument 'agents'"),
+        ("sunk", "the entry point sunk = 'isle.sunk:make': ModuleNotFoundError: No module named"),
+    ):
+        with pytest.raises(MetropolisError, match=re.escape(sentence)):
+            make_scenario(name)
 
 
 def test_draws_are_their_own() -> None:

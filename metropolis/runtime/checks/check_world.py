@@ -34,6 +34,7 @@ from metropolis.runtime.checks.rearranged_sets import rearrange_sets
 from metropolis.runtime.live.setup import checked_reach
 from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
+from metropolis.workers.cluster_step import has_routine
 from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_function, check_options, seed_of, whole_number
 from metropolis.world.record import StepRecord
@@ -125,10 +126,8 @@ def findings(
         elsewhere = None
         is_plain = all(isinstance(value, PLAIN) for value in (world_options or {}).values())
         if isinstance(world, str) and author is None and not options and is_plain:
-            number = None if agents is None else whole_number("agents", agents, 1)
-            elsewhere = partial(
-                records_with_other_hashes, world, number, seed, steps, world_options
-            )
+            count = None if agents is None else whole_number("agents", agents, 1)
+            elsewhere = partial(records_with_other_hashes, world, count, seed, steps, world_options)
         check = _Check(make, seed, steps, schedules, options or {}, elsewhere)
         try:
             new = check.findings()
@@ -281,23 +280,24 @@ class _Check:
             "versioned": versioned(reach.perception_radius, reach.max_velocity, reach.joint_radius),
             "conservative": conservative(reach.perception_radius, reach.max_velocity),
         }
-        self._again("repetition", "a second lockstep run", beginning, expected, lockstep())
-        orders = Random(draw.random())
+        again = "a second lockstep run"
+        if any(has_routine(type(agent)) for agent in self._make().agents):
+            again += " (with `routine`, which must act as `proceed` would)"
+        self._again("repetition", again, beginning, expected, lockstep())
         self._again(
             "order",
             "lockstep with the members of clusters in another order",
             beginning,
             expected,
             lockstep(),
-            orders=orders,
+            orders=Random(draw.random()),
             advice="; process them in a fixed order, for example "
             "`sorted(cluster, key=lambda member: member.name)`",
         )
         self._compare_hashes(beginning, expected)
         for name, rule in rules.items():
             for number in range(self._schedules):
-                what = f"out of order ({name}, schedule {number})"
-                pauses = Random(draw.random())
+                what, pauses = f"out of order ({name}, schedule {number})", Random(draw.random())
                 self._again("schedule", what, beginning, expected, rule, pauses=pauses)
         self._resume(beginning, expected)
 
