@@ -137,7 +137,8 @@ class Agent(ABC):
     """An actor in a world. Its state is private: no other agent or world reads or writes it.
 
     A dataclass is saved and restored by its fields, except those whose names begin with an
-    underscore; any other class defines `save` and `restore`.
+    underscore; any other class defines `save(self)`, which returns plain data, and
+    `restore(self, saved)`, which gets them as JSON returns them.
     """
 
     name: str

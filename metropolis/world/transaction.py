@@ -119,7 +119,8 @@ class Member(View):
         """Add a thing to the world, at most the velocity away; None: at the agent's position.
 
         Its unique name is made of the kind, the agent and the step. A name chosen by the world
-        could already be in use out of reach.
+        could already be in use out of reach. `position` has no name: `position=…` is a key of the
+        state.
         """
         check_kind(kind, f"what {self._prefix()} adds")
         if kind == AGENT:
@@ -145,7 +146,10 @@ class Member(View):
         self._transaction.writes[entity] = None
 
     def emit(self, kind: str, position: Position | None = None, /, **data: Any) -> None:
-        """Emit an event that agents around `position` perceive in their next step."""
+        """Emit an event that agents around `position` perceive in their next step.
+
+        `position` has no name: `position=…` is a key of the data.
+        """
         place = self.position if position is None else checked_position(position, kind)
         self._check_place(place)
         self._check_write(f"the event {kind!r}", place)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from metropolis.names import did_you_mean
 from metropolis.plan.machine import Machine
 from metropolis.plan.society.allocation import GPUS_MAX, Allocation, Models, even_splits, neighbours
 from metropolis.plan.society.fleet import Phase, loading_s
@@ -94,7 +95,7 @@ def plan_society(
     context, or the GPUs do not suffice.
     """
     began_s = time.perf_counter()
-    models = Models(machine, tuple(sorted({*used_models(trace)})))
+    models = Models(machine, tuple(sorted(_used_models(trace, machine))))
     _check(trace, models)
     judge = Judge(trace, models, mode, advance)
     firsts = first_steps(trace, models, phases)
@@ -119,15 +120,21 @@ def plan_society(
     )
 
 
-def used_models(trace: Trace) -> list[str]:
-    """The models that calls ask. Raises MetropolisError if a call has none."""
-    used = [trace.calls.models[index] for index in sorted({*trace.calls.model.tolist()})]
+def _used_models(trace: Trace, machine: Machine) -> set[str]:
+    """The models that calls ask. Raises MetropolisError if a call has none, or an unknown one."""
+    used = {trace.calls.models[index] for index in {*trace.calls.model.tolist()}}
     if not used:
         raise MetropolisError("the trace has no calls; there is nothing to plan")
+    advice = (
+        "name one for each function with --model FUNCTION=NAME, and --model NAME for all others"
+    )
     if "" in used:
+        raise MetropolisError(f"calls of the trace have no model; {advice}")
+    for unknown in sorted(used - machine.shapes.keys()):
         raise MetropolisError(
-            "calls of the trace have no model; name one for each function with --model "
-            "FUNCTION=NAME, and --model NAME for all others"
+            f"calls of the trace ask {unknown!r}; there is no model of this name"
+            f"{did_you_mean(unknown, machine.shapes)}; {advice}; "
+            f"there are {', '.join(sorted(machine.shapes))}"
         )
     return used
 

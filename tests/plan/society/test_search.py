@@ -138,7 +138,11 @@ def test_both_bounds_of_the_estimate_are_bounds(seed: int) -> None:
             Machine(2),
             "do not suffice .* need: llama-3-70b 2",
         ),
-        ("vicuna-12b", MACHINE, "no model 'vicuna-12b' .*did you mean 'vicuna-13b'"),
+        (
+            "vicuna-12b",
+            MACHINE,
+            r"ask 'vicuna-12b'; .* \(did you mean 'vicuna-13b'\?\); .* with --model FUNCTION=NAME",
+        ),
         ("baize-13b", MACHINE, r"a call of baize-13b has .* tokens; its context has 2,048"),
     ],
 )
