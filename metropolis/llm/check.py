@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from inspect import isawaitable
 
 from metropolis.llm.base import Backend, Completion, Message, Request
+from metropolis.names import cut
 from metropolis.types import MetropolisError
 
 CHAT: tuple[Message, ...] = (
@@ -37,7 +39,9 @@ async def check_backend(backend: Backend, *, prompts: bool = True) -> None:
     _require(bool(backend.name), backend, "has no name after check()")
     prompt_request = replace(REQUEST, messages=None, prompt="Today I will")
     for request in (REQUEST, prompt_request) if prompts else (REQUEST,):
-        whole = await backend.complete(request)
+        answering = backend.complete(request)
+        _require(isawaitable(answering), backend, "has a complete() that is no async function")
+        whole = await answering
         _check_completion(backend, request, whole)
         await _check_stream(backend, request)
         await _check_stop(backend, request, whole.text)
@@ -47,6 +51,11 @@ async def check_backend(backend: Backend, *, prompts: bool = True) -> None:
 
 
 def _check_completion(backend: Backend, request: Request, answer: Completion) -> None:
+    _require(
+        isinstance(answer, Completion),
+        backend,
+        f"answered with {cut(answer)}; it must be a metropolis.llm.Completion",
+    )
     _require(
         answer.finish_reason in ("stop", "length"),
         backend,
@@ -81,8 +90,8 @@ async def _check_stop(backend: Backend, request: Request, text: str) -> None:
     stop = text[len(text) // 2 :][:3]
     if not stop:
         return  # an empty answer cannot be stopped
-    cut = await backend.complete(replace(request, stop=(stop,)))
-    _require(stop not in cut.text, backend, f"answered {cut.text!r} despite stop {stop!r}")
+    stopped = await backend.complete(replace(request, stop=(stop,)))
+    _require(stop not in stopped.text, backend, f"answered {stopped.text!r} despite stop {stop!r}")
 
 
 async def _check_cancelling(backend: Backend, request: Request) -> None:

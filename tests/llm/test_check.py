@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,16 @@ class Odd(Scripted):
         return replace(await super().complete(request), finish_reason="tired")
 
 
+class Wordy(Scripted):
+    async def complete(self, request: Request) -> Any:
+        return (await super().complete(request)).text
+
+
+class Plain(Scripted):
+    def complete(self, request: Request) -> Any:
+        return Completion("on", 1, 1, "stop")
+
+
 class Unstoppable(Scripted):
     async def complete(self, request: Request) -> Completion:
         return await super().complete(replace(request, stop=()))
@@ -97,6 +108,8 @@ class Swallowing(Scripted):
         (Endless(lambda request, draw: "on " * 300), "tokens for a prompt of .* max_tokens of 16"),
         (Uncounted(), r"counted 0 \+ "),
         (Odd(), "ended with 'tired'"),
+        (Wordy(), "answered with '.*'; it must be a metropolis.llm.Completion"),
+        (Plain(), r"has a complete\(\) that is no async function"),
         (Unstoppable(), "despite stop"),
         (Stuttering(), "in pieces and .* as a whole"),
         (Unending(), "streamed 0 completions"),
