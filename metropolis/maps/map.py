@@ -27,7 +27,10 @@ _WALL = 32125
 
 @dataclass(frozen=True)
 class GridMap:
-    """Tiles of a walled grid world; arrays are (height, width), tile (x, y) is `[y, x]`."""
+    """Tiles of a walled grid world; arrays are (height, width), tile (x, y) is `[y, x]`.
+
+    Raises MetropolisError if the arrays do not fit each other or the names.
+    """
 
     name: str
     walls: npt.NDArray[np.bool_]
@@ -38,6 +41,27 @@ class GridMap:
     objects: Int32
     """Index into `object_names`; 0 means no object, and its name is ``""``."""
     object_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.walls.ndim != 2 or self.walls.dtype != np.bool_:
+            raise MetropolisError(
+                f"the map {self.name!r}: walls have the shape {self.walls.shape} and the type "
+                f"{self.walls.dtype}; they should be a Boolean array of height x width"
+            )
+        for what, tiles, names in (
+            ("arena", self.arenas, self.arena_names),
+            ("object", self.objects, self.object_names),
+        ):
+            if tiles.shape != self.walls.shape:
+                raise MetropolisError(
+                    f"the map {self.name!r}: {what}s have the shape {tiles.shape}; it should be "
+                    f"that of the walls, {self.walls.shape}"
+                )
+            if tiles.size and not 0 <= tiles.min() <= tiles.max() < len(names):
+                raise MetropolisError(
+                    f"the map {self.name!r}: {what}s are {tiles.min()} to {tiles.max()}; they "
+                    f"should be indices into the {len(names)} {what}_names"
+                )
 
     @property
     def width(self) -> int:

@@ -12,7 +12,7 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, Protocol
 
@@ -341,29 +341,28 @@ class Hops:
         return field.hops
 
 
-def distance(metric: Metric, p: Position, q: Position) -> float:
+def distance(metric: Metric, p: Position, q: Position, *, walk: bool = False) -> float:
     """The smallest radius with which an agent at p perceives q; an integer outside the plane.
 
-    Infinite where a radius of a million is not enough, as between arenas.
+    With `walk`, the length of its walk to q. Infinite beyond a million, as between arenas.
     """
     if isinstance(metric, PlaneMetric):
         return metric.distance(abs(p[0] - q[0]), abs(p[1] - q[1]))
-    if metric.perceives(p, q, 0):
+    holds = partial(metric.within, p, q, 0) if walk else partial(metric.perceives, p, q)
+    if holds(0):
         return 0.0
     beyond, within = 0, 1
-    while not metric.perceives(p, q, within):
+    while not holds(within):
         beyond, within = within, 2 * within
         if within > 1 << 20:
             return math.inf
     while within - beyond > 1:
         middle = (beyond + within) // 2
-        beyond, within = (beyond, middle) if metric.perceives(p, q, middle) else (middle, within)
+        beyond, within = (beyond, middle) if holds(middle) else (middle, within)
     return float(within)
 
 
 PLANE_METRICS = {metric.name: metric for metric in (CHEBYSHEV, EUCLIDEAN, MANHATTAN)}
-
-
 METRICS = (*PLANE_METRICS, Geodesic.name, GenAgent.name, Hops.name)
 
 

@@ -101,7 +101,7 @@ class Member(View):
         position = body.position
         self._check_place(position)
         if not self._is_in_reach(position):
-            far = distance(self._reach.metric, self.position, position)
+            far = distance(self._reach.metric, self.position, position, walk=True)
             raise CausalityError(
                 f"{self._prefix()} moves from {format_position(self.position)} to "
                 f"{format_position(position)}, {far:g} away: "
@@ -216,7 +216,7 @@ class Member(View):
             return
         if name is not None:
             self.refused.add(name)
-        far = distance(reach.metric, self.position, position)
+        far = distance(reach.metric, self.position, position, walk=True)
         raise CausalityError(
             f"{self._prefix()} writes {what} at {format_position(position)}, {far:g} away: "
             f"{far - reach.max_velocity:g} further than the velocity {reach.max_velocity:g}"

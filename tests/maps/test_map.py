@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,3 +157,19 @@ def test_walks_are_shortest(seed: int, width: int, height: int, walled: float) -
     assert not any(walls[y, x] for x, y in walk)
     assert map.walk(start, goal, len(walk) + 0.5) == walk
     assert not walk or map.walk(start, goal, len(walk) - 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("walls", np.zeros((2, 3), np.int32), "walls have the shape (2, 3) and the type int32"),
+        ("arenas", np.zeros((3, 2), np.int32), "arenas have the shape (3, 2); it should be that"),
+        ("arenas", np.full((2, 3), 2, np.int32), "arenas are 2 to 2; they should be indices into"),
+        ("objects", np.full((2, 3), -1, np.int32), "objects are -1 to -1; they should be indices"),
+    ],
+)
+def test_layers_that_do_not_fit_are_refused(field: str, value: Any, sentence: str) -> None:
+    nothing = np.zeros((2, 3), np.int32)
+    fit = GridMap("m", np.zeros((2, 3), np.bool_), nothing, ("", "hall"), nothing, ("",))
+    with pytest.raises(MetropolisError, match=re.escape(f"the map 'm': {sentence}")):
+        replace(fit, **{field: value})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.rules.metrics import CHEBYSHEV, Geodesic
+from metropolis.rules.metrics import CHEBYSHEV, GenAgent, Geodesic
 from metropolis.types import CausalityError, MetropolisError
 from metropolis.world.clusters import clusters
 from metropolis.world.entities import Entity
@@ -239,3 +239,14 @@ def test_agents_far_apart_are_not_in_one_cluster() -> None:
     assert split_into_clusters(REACH, [(9, 0), (2, 0), (0, 0)]) == [(0,), (1, 2)]
     assert split_into_clusters(REACH, [(9, 0)]) == [(0,)]
     assert clusters(CHEBYSHEV, REACH.cluster_radius, [(9, 0), (2, 0), (0, 0)]) == [(0,), (1, 2)]
+
+
+def test_distances_of_writes_are_those_of_walks() -> None:
+    """Perception in `GenAgent` is a square: a diagonal tile is 1 away for it, and 2 for a walk."""
+    walls = np.zeros((4, 4), np.bool_)
+    metric = GenAgent(walls, np.zeros((4, 4), np.int32), 1)
+    begun = State(metric, 4, [Entity("ann", (0, 0), "agent"), Entity("cup", (1, 1), "cup")])
+    ann = cluster(begun, "ann", reach=Reach(metric, 4, 1, 3))["ann"]
+    far = "2 away: 1 further than the velocity 1"
+    refused(f"writes the entity 'cup' at (1, 1), {far}", CausalityError, ann.write, "cup", full=1)
+    refused(f"moves from (0, 0) to (1, 1), {far}", CausalityError, ann.move, (1, 1))
