@@ -1,5 +1,6 @@
 """`check_world` finds planted faults, and nothing in sound worlds."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -75,6 +76,27 @@ def test_a_routine_that_acts_otherwise_is_named() -> None:
     assert "a second lockstep run (with `routine`, which must act as `proceed` would) differs" in (
         finding.sentence
     )
+
+
+def test_an_agent_that_waits_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits until it is named, but not forever."""
+    monkeypatch.setattr("metropolis.runtime.checks.randomized_runs.STALL_S", 0.02)
+    said = ""
+
+    class Waiting(YardWalker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            nonlocal said
+            for _ in range(200):
+                said += capsys.readouterr().err
+                if "agent 'ann', in test_an_agent_that_waits_is_named.<locals>.Waiting" in said:
+                    break
+                await asyncio.sleep(0.01)
+            return (0, 0)
+
+    findings(lambda: yard(Yard, each(Waiting)), seeds=[0], steps=2, schedules=0)
+    assert "Waiting.proceed (at " in said
 
 
 def test_a_schedule_that_breaks_a_world_is_found() -> None:

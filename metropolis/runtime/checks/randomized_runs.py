@@ -32,6 +32,7 @@ from metropolis.types import Dispatch, Step
 from metropolis.workers.event_loop import cancel_all, complete
 from metropolis.workers.invocations import ended_by_first_ctrl_c
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.watchdog import STALL_S, Watchdog
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.record import StepRecord
@@ -146,7 +147,8 @@ class Trial:
         loop = asyncio.new_event_loop()
         self.scenario.world.seal()
         try:
-            yield from self._records(loop, steps, on_commit)
+            with Watchdog(self.worker.invocations, loop, STALL_S):
+                yield from self._records(loop, steps, on_commit)
         finally:
             self.scenario.world.unseal()
             self.worker.close()
