@@ -189,15 +189,14 @@ class Gate:
         """The sentence for the request `where`, which a budget shared by `workers` cannot pay."""
         need = self.reservation(need)
         if self.token_budget.can_never_fit(need.tokens_max):
-            left, needed = f"{self.token_budget.left:,.0f} tokens", f"{need.tokens_max:,}"
+            left, needed = f"{self.token_budget.left:,.0f} tokens are", f"{need.tokens_max:,}"
         else:
             left, needed = _told_apart(self.cost_budget.left, need.cost_max)
-            left += " of the money"
-        if workers > 1:
-            left += f" of a worker's share, one of {workers},"
+            left += " of the money is"
+        share = f" of a worker's share, one of {workers}" if workers > 1 else ""
         reason = " to redistribute the rest, or" if workers > 1 else ""
         return (
-            f"the budget is exhausted: {left} are left, {where} could take {needed}; "
+            f"the budget is exhausted: {left} left{share}, {where} could take {needed}; "
             f"resume{reason} with a larger budget"
         )
 

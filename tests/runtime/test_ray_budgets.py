@@ -70,7 +70,7 @@ def test_a_budget_is_never_exceeded(tmp_path: Path, valkey: EmbeddedServer, budg
         )
         assert used <= limit
         assert (result.stopped is None) == (share > 1)
-        assert share > 1 or "one of 2, are left" in str(result.stopped)
+        assert share > 1 or "left of a worker's share, one of 2" in str(result.stopped)
     assert result.history_sha256 == whole.history_sha256
     lines = Counter((tmp_path / "bought").read_text().splitlines())
     assert (max(lines.values()), lines.total()) == (1, whole.calls)

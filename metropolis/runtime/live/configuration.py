@@ -206,7 +206,9 @@ def parse_workers(workers: int | str) -> tuple[bool, int | None]:
         number = str(workers)
     is_number = number.isdecimal() and int(number) > 0
     if not is_number and not (on_ray and not colon):
-        raise MetropolisError(f"workers is {workers!r}; it should be a number, ray, or ray:NUMBER")
+        raise MetropolisError(
+            f"workers is {workers!r}; it should be a number of at least 1, ray, or ray:NUMBER"
+        )
     return on_ray, int(number) if number else None
 
 
