@@ -296,8 +296,8 @@ class LocalWorker:
         """Let the world turn the actions of `cluster` into writes; returns what is left of it."""
         with self._resolving(cluster):
             resolving = self._world.resolve(cluster)
-        if resolving is None:
-            cluster.complete()
+            if resolving is None:
+                cluster.complete()
         return resolving
 
     async def resolve(self, cluster: Transaction, resolving: Awaitable[None] | None = None) -> None:
@@ -316,7 +316,7 @@ class LocalWorker:
                 raise MetropolisError(
                     "it returned before the answer to a question; it should wait for its tasks"
                 )
-        cluster.complete()
+            cluster.complete()
 
     def _resolving(self, cluster: Transaction) -> Invocation:
         names, world = [member.name for member in cluster], self._world

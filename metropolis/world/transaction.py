@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import CORO_CREATED, getcoroutinestate
 from math import ulp
 from typing import Any
 
@@ -37,6 +38,8 @@ class Transaction:
         self.events: list[Event] = []
         self.answered: set[str] = set()
         """The members that were asked, and so may have changed their minds."""
+        self._asked: list[Coroutine[Any, Any, Any]] = []
+        """The questions, some of which may not have been awaited."""
         self._ask, self._is_complete = ask, False
         self._members = {
             name: Member(self, state, reach, seed, name, action) for name, action in actions.items()
@@ -68,9 +71,18 @@ class Transaction:
     def complete(self) -> None:
         """Refuse further acts: the world has resolved the cluster.
 
-        Tasks that it has left behind may run while other clusters of the step wait.
+        Tasks that it has left behind may run while other clusters of the step wait. Raises
+        MetropolisError if it has not awaited a question.
         """
         self._is_complete = True
+        forgotten = [one for one in self._asked if getcoroutinestate(one) == CORO_CREATED]
+        for question in forgotten:
+            question.close()  # Python would warn of it as well
+        if forgotten:
+            raise MetropolisError(
+                "it asked a question and did not await the answer; write await before member.ask, "
+                "in an async resolve"
+            )
 
 
 class Member(View):
@@ -156,12 +168,17 @@ class Member(View):
         self._check_open()
         self._transaction.events.append(Event(self.step, self.name, place, kind, data))
 
-    async def ask(self, other: str, question: Any) -> Any:
-        """Return the answer of the agent `other` (`Agent.answer`), within the joint radius.
+    def ask(self, other: str, question: Any) -> Coroutine[Any, Any, Any]:
+        """Await the answer of the agent `other` (`Agent.answer`), within the joint radius.
 
         Their positions at the beginning of the step count, also if the world has moved them since.
         None if no agent object exists, as when actions come from outside.
         """
+        asked = self._answer_of(other, question)
+        self._transaction._asked.append(asked)
+        return asked
+
+    async def _answer_of(self, other: str, question: Any) -> Any:
         if not isinstance(other, str):
             raise MetropolisError(f"{self._prefix()} asks {cut(other)}; give an agent's name")
         self._check_open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -220,6 +220,19 @@ def test_the_world_waits_for_the_answers_to_its_questions(mode: str) -> None:
 
     with pytest.raises(MetropolisError, match="it returned before the answer to a question; it"):
         Simulation(Leaves(), people(Answers), mode=mode).run(3)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("mode", ["lockstep", "out_of_order", "optimistic"])
+def test_a_question_that_is_not_awaited_is_told(mode: str, is_async: bool) -> None:
+    class Forgets(Room):
+        def resolve(self, cluster: Any) -> Awaitable[None] | None:
+            for member in cluster:
+                member.ask(member.name, "well?")
+            return asyncio.sleep(0) if is_async else None
+
+    with pytest.raises(MetropolisError, match=r"Forgets.resolve: .* it asked a question and did"):
+        Simulation(Forgets(), people(), mode=mode).run(3)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
