@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import floor, inf
 from random import Random
 
 import numpy as np
@@ -13,7 +13,6 @@ from metropolis._core import LeftPlaces
 from metropolis.rules.metrics import PLANE_METRICS, GenAgent, Geodesic, Hops, Metric
 from metropolis.rules.native import core_metric
 from metropolis.types import Position
-from metropolis.world.cells import Cells
 
 SIDE = 12
 AGENTS = 4
@@ -36,7 +35,7 @@ class Definition:
     """All times that entities left places."""
 
     def __init__(self, metric: Metric, size: float) -> None:
-        self._metric, self._cells = metric, Cells(metric, size)
+        self._metric, self._size = metric, size
         self._left: dict[tuple[int, Position], tuple[int, Needs]] = {}
 
     def leave(self, entity: int, place: Position, step: int, change: Needs) -> None:
@@ -55,12 +54,12 @@ class Definition:
         """If the last time of a cell is known, all times of that cell are known."""
         found: dict[int, Needs] = {}
         for entity, place in self.in_sight(centre, radius, since):
-            cell = self._cells.of(place)
+            cell = self._cell_of(place)
             _, latest = max(
                 (
                     left
                     for (other, there), left in self._left.items()
-                    if other == entity and self._cells.of(there) == cell
+                    if other == entity and self._cell_of(there) == cell
                 ),
                 key=lambda left: left[0],
             )
@@ -69,6 +68,11 @@ class Definition:
                 for agent, step in new.items():
                     needs[agent] = max(step, needs.get(agent, -1))
         return found
+
+    def _cell_of(self, place: Position) -> tuple[int, int]:
+        if isinstance(self._metric, Hops):
+            return int(place[0]), 0
+        return floor(place[0] / self._size), floor(place[1] / self._size)
 
 
 def news(needs: Needs, known: Needs) -> Needs:
