@@ -12,7 +12,7 @@ import msgspec
 from metropolis.names import cut
 from metropolis.rules.metrics import Metric
 from metropolis.rules.rules import ROUNDING
-from metropolis.types import CausalityError, MetropolisError, Step
+from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.randomness import keyed_random
 from metropolis.world.state import Area, State, Version
@@ -73,8 +73,6 @@ class View:
         self.name = name
         self.me = body
         """The agent's own body."""
-        self.position = body.position
-        """The agent's position at the beginning of its step."""
         self.reads = Reads({name: version}, {}, {})
         self.refused: set[str] = set()
         """The entities that were out of its reach."""
@@ -83,6 +81,11 @@ class View:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a view of the world is not data; observe() should return what it shows")
+
+    @property
+    def position(self) -> Position:
+        """The agent's position at the beginning of its step."""
+        return self.me.position
 
     @property
     def random(self) -> Random:

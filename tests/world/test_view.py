@@ -48,6 +48,12 @@ def test_it_shows_what_is_near(state: State) -> None:
     assert view.entity("stone").get("colour", "grey") == "grey"
 
 
+def test_its_position_is_read_only(state: State) -> None:
+    """Only `Member.move`, which checks the velocity, moves an agent."""
+    with pytest.raises(AttributeError):
+        view_of(state).position = (9, 9)  # type: ignore[misc]
+
+
 def test_it_stands_still_while_others_go_on(state: State) -> None:
     state.commit(0, {"bob": Entity("bob", (2, 0), "agent")}, [Event(0, "bob", (2, 0), "wave")])
     before, after = view_of(state), view_of(state, step=1)
