@@ -12,13 +12,13 @@ from metropolis.types import Position
 Cell = tuple[int, int]
 _ROUNDING = 1e-6
 """More than the spacing of floats at coordinates of 1e9."""
-_NEIGHBOURS = [(dx, dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)]
 
 
 class Cells:
     """The cells of one world; `radius` is the usual search radius."""
 
     def __init__(self, metric: Metric, radius: float) -> None:
+        # More than the radius: rounding puts nothing within it two cells away.
         self._metric, self._size = metric, max(1.0, radius) + 2 * _ROUNDING
         self._is_graph = isinstance(metric, Hops)
         self.neighbours_radius = -1.0 if self._is_graph else radius
@@ -33,11 +33,6 @@ class Cells:
             return int(position[0]), 0
         return floor(position[0] / self._size), floor(position[1] / self._size)
 
-    def neighbours(self, cell: Cell) -> list[Cell]:
-        """A cell of the plane and the eight around it."""
-        x, y = cell
-        return [(x + dx, y + dy) for dx, dy in _NEIGHBOURS]
-
     def near(self, position: Position, radius: float, known: Collection[Cell]) -> Iterable[Cell]:
         """The `known` cells within a Chebyshev distance, possibly more.
 
@@ -49,6 +44,12 @@ class Cells:
             assert isinstance(self._metric, Hops)
             return [(node, 0) for node in self._metric.ball(int(position[0]), radius)]
         return [cell for cell in _square(position, radius, self._size) if cell in known]
+
+
+def neighbours(cell: Cell) -> list[Cell]:
+    """A cell of the plane and the eight around it."""
+    x, y = cell
+    return [(x + dx, y + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)]
 
 
 @lru_cache(maxsize=4096)

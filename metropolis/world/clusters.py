@@ -13,10 +13,10 @@ from math import floor, isinf
 
 from metropolis.rules.metrics import Hops, Metric
 from metropolis.types import Position
+from metropolis.world.cells import Cell, neighbours
 
 FEW = 6
 """Up to this number of agents, all pairs are compared."""
-_Cell = tuple[int, int]
 
 
 def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> list[tuple[int, ...]]:
@@ -30,7 +30,7 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
     if len(positions) <= FEW:
         return _clusters_of_few(metric, radius, positions)
     cell_of, cells_near = _graph(metric, radius) if isinstance(metric, Hops) else _plane(radius)
-    waiting: dict[_Cell, set[int]] = defaultdict(set)
+    waiting: dict[Cell, set[int]] = defaultdict(set)
     for index, position in enumerate(positions):
         waiting[cell_of(position)].add(index)
     found = []
@@ -54,7 +54,7 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
     return found
 
 
-_Cells = tuple[Callable[[Position], _Cell], Callable[[_Cell], Iterable[_Cell]]]
+_Cells = tuple[Callable[[Position], Cell], Callable[[Cell], Iterable[Cell]]]
 """The cell of a position; the cells that may contain an agent within the radius of a cell."""
 
 
@@ -78,20 +78,17 @@ def _plane(radius: float) -> _Cells:
     # A thousandth more than the radius: rounding never puts two coupled agents two cells apart.
     side = 1.001 * max(radius, 1.0)
 
-    def cell_of(position: Position) -> _Cell:
+    def cell_of(position: Position) -> Cell:
         return floor(position[0] / side), floor(position[1] / side)
 
-    def cells_near(cell: _Cell) -> Iterable[_Cell]:
-        return [(cell[0] + dx, cell[1] + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)]
-
-    return cell_of, cells_near
+    return cell_of, neighbours
 
 
 def _graph(metric: Hops, radius: float) -> _Cells:
-    def cell_of(position: Position) -> _Cell:
+    def cell_of(position: Position) -> Cell:
         return int(position[0]), 0
 
-    def cells_near(cell: _Cell) -> Iterable[_Cell]:
+    def cells_near(cell: Cell) -> Iterable[Cell]:
         return [(node, 0) for node in metric.ball(cell[0], radius)]
 
     return cell_of, cells_near

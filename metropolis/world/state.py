@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from metropolis.rules.metrics import Metric
 from metropolis.types import MetropolisError, Position, Step
-from metropolis.world.cells import Cell, Cells
+from metropolis.world.cells import Cell, Cells, neighbours
 from metropolis.world.entities import Entity, Event
 
 Version = tuple[Step, Entity | None]
@@ -86,7 +86,7 @@ class State:
         cell = grid.of(position)
         around = self._around.get(cell)
         if around is None:
-            around = self._around[cell] = [cells[one] for one in grid.neighbours(cell)]
+            around = self._around[cell] = [cells[one] for one in neighbours(cell)]
         return around
 
     def events(self, position: Position, radius: float, step: Step) -> list[Event]:

@@ -274,14 +274,14 @@ class _Check:
 
     def _compare(self, beginning: Start, expected: list[StepRecord]) -> None:
         """Compare `expected` with runs of all other kinds."""
-        reach = self._make().world.reach
-        draw = Random(f"check_world/{self._seed}")
+        scenario, draw = self._make(), Random(f"check_world/{self._seed}")
+        reach = scenario.world.reach
         rules = {
             "versioned": versioned(reach.perception_radius, reach.max_velocity, reach.joint_radius),
             "conservative": conservative(reach.perception_radius, reach.max_velocity),
         }
         again = "a second lockstep run"
-        if any(has_routine(type(agent)) for agent in self._make().agents):
+        if any(has_routine(type(agent)) for agent in scenario.agents):
             again += " (with `routine`, which must act as `proceed` would)"
         self._again("repetition", again, beginning, expected, lockstep())
         self._again(
