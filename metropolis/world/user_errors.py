@@ -95,6 +95,12 @@ def explanation_of(error: BaseException) -> str | None:
     return next((note for note in notes if isinstance(note, _Explanation)), None)
 
 
+def explained(error: BaseException) -> str:
+    """The explanation of `error`, or its type and text."""
+    kind = "" if isinstance(error, MetropolisError) else f"{type(error).__name__}: "
+    return explanation_of(error) or kind + text_of(error)
+
+
 def single_error(failure: BaseException) -> BaseException:
     """The first error of a task group's failure if all are MetropolisErrors, else `failure`."""
     if not isinstance(failure, BaseExceptionGroup):

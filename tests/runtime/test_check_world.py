@@ -78,6 +78,35 @@ def test_a_routine_that_acts_otherwise_is_named() -> None:
     )
 
 
+@dataclass
+class Wayless(YardWalker):
+    """Announces something that is no position."""
+
+    def intent(self, position: Any) -> Any:
+        return [7]
+
+
+@dataclass
+class Rested(YardWalker):
+    """Has a field whose value is restored as another type."""
+
+    tired: float = 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (Wayless, r"step 0, agent 'ann', in Wayless.intent: .*: the position of 'ann' is 7; .*"),
+        (Rested, r"the field 'tired' of the agent 'ann' \(Rested\) is 0 and would be .*"),
+    ],
+)
+def test_what_only_optimistic_runs_refuse_is_found(kind: type[YardWalker], sentence: str) -> None:
+    (finding,) = findings(lambda: yard(Yard, each(kind)), seeds=[0])
+    assert finding.kind == "optimistic"
+    fails = "seed 0, a run in the mode optimistic fails, and lockstep does not: "
+    assert re.fullmatch(fails + sentence, finding.sentence), finding.sentence
+
+
 def test_an_agent_that_waits_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

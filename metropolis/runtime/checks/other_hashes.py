@@ -22,7 +22,7 @@ from metropolis.runtime.live.stored import Start
 from metropolis.types import MetropolisError, Step
 from metropolis.world.record import StepRecord
 from metropolis.world.scenario import make_scenario
-from metropolis.world.user_errors import explanation_of
+from metropolis.world.user_errors import explained
 
 PLAIN = str, int, float, type(None)
 """Types of options that the other process gets as they are."""
@@ -100,7 +100,7 @@ def main(history: str, failure: str, steps: str, made: str) -> None:
         start = checked_start(scenario, of["seed"], {})
         records = Trial(scenario, start, lockstep(), of["seed"]).run(int(steps))
     except Exception as error:
-        Path(failure).write_text(explanation_of(error) or f"{error}")
+        Path(failure).write_text(explained(error))
         raise SystemExit(1) from error
     lines = b"".join(line_of(record) + b"\n" for record in as_read(start, records))
     unfinished = Path(f"{history}.unfinished")
