@@ -237,7 +237,7 @@ class _GatewayServer:
         """See wire.Server."""
         status, headers, body = await self._gateway.pool.models(f"/v1/{path}", self._headers)
         if status != 200:
-            raise self._refusal(status, headers, body, "the check")
+            raise self._refusal(status, headers, body, "the check", path)
         return decode(body, form, self.called, "the check")
 
     async def post(self, path: str, body: Any, form: type[T], request: Request) -> T:
@@ -265,7 +265,7 @@ class _GatewayServer:
             async with self._gateway.answer_to(sent) as answer:
                 if answer.status != 200:
                     headers, whole = answer.headers, answer.whole
-                    raise self._refusal(answer.status, headers, whole, request.where)
+                    raise self._refusal(answer.status, headers, whole, request.where, path)
                 yield answer
                 self.service = answer.service()
         except QueueFullError as error:
@@ -274,7 +274,14 @@ class _GatewayServer:
             raise RefusedError(f"{self.called} refuses {request.where}: {error}") from None
 
     def _refusal(
-        self, status: int, headers: Iterable[tuple[str, str]], whole: bytes | None, where: str
+        self,
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        whole: bytes | None,
+        where: str,
+        path: str,
     ) -> Exception:
         retry_after = dict(headers).get("retry-after")
-        return refusal(status, reason_in(whole or b""), retry_after, self.called, where)
+        return refusal(
+            status, reason_in(whole or b""), retry_after, self.called, where, f"/v1/{path}"
+        )

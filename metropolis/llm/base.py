@@ -230,20 +230,10 @@ class BudgetExhausted(LLMError):  # noqa: N818 -- the end of a budget is not an 
     """The call was not sent: it could have exceeded the run's budget of tokens or money."""
 
 
+OnPiece = Callable[[str], None]
+"""Receives each piece of an answer as it arrives."""
 RETRIED = (UnavailableError, TimedOutError, RateLimitedError, MalformedError)
 """Errors that may be temporary."""
-
-
-def check_completion(completion: Any, backend: object) -> None:
-    """Raise LLMError unless `backend` has returned an answer."""
-    if isinstance(completion, Completion) and isinstance(completion.text, str):
-        tokens = completion.prompt_tokens, completion.output_tokens
-        if all(type(count) is int and count >= 0 for count in tokens):
-            return
-    raise LLMError(
-        f"{backend} answered with {cut(completion, 200)}; it should be a Completion with a text "
-        "and numbers of tokens of at least 0"
-    )
 
 
 class Backend(Protocol):
@@ -269,6 +259,38 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Close the connections; send nothing afterwards."""
+
+
+async def answer_of(backend: Backend, request: Request, on_piece: OnPiece | None) -> Completion:
+    """The answer of `backend`; with `on_piece`, it is streamed.
+
+    Raises LLMError if the backend does not keep its interface.
+    """
+    completion: Any
+    if on_piece is None:
+        completion = backend.complete(request)
+        if isinstance(completion, Completion):
+            raise LLMError(
+                f"{type(backend).__name__}.complete is a plain function; it should be an async one"
+            )
+        completion = await completion
+    else:
+        completion = None
+        async for item in backend.stream(request):
+            if isinstance(item, str):
+                on_piece(item)
+            else:
+                completion = item
+        if completion is None:
+            raise MalformedError(f"{backend} broke off its answer to {request.where}")
+    if isinstance(completion, Completion) and isinstance(completion.text, str):
+        tokens = completion.prompt_tokens, completion.output_tokens
+        if all(type(count) is int and count >= 0 for count in tokens):
+            return completion
+    raise LLMError(
+        f"{backend} answered with {cut(completion, 200)}; it should be a Completion with a text "
+        "and numbers of tokens of at least 0"
+    )
 
 
 @runtime_checkable

@@ -21,12 +21,13 @@ from metropolis.llm.base import (
     Completion,
     LLMError,
     MalformedError,
+    OnPiece,
     RateLimitedError,
     RefusedError,
     Request,
     TimedOutError,
     UnreachableError,
-    check_completion,
+    answer_of,
 )
 from metropolis.llm.call_log import in_strand
 from metropolis.llm.client_arguments import check_arguments
@@ -42,7 +43,6 @@ from metropolis.types import MetropolisError
 BACKOFF_MAX_S = 30.0  # longest pause before a retry
 PATIENCE_S = 300.0
 OUTAGE_PAUSE_MAX_S = 5.0  # longest pause while the server is unreachable
-OnPiece = Callable[[str], None]
 
 
 class Client:
@@ -304,11 +304,7 @@ class Client:
         """The backend's answer; an attempt that fails returns the turn, and is charged."""
         try:
             async with asyncio.timeout(None if isinf(self.timeout_s) else self.timeout_s):
-                if on_piece is None:
-                    completion = await self.backend.complete(request)
-                else:
-                    completion = await self._receive(request, on_piece)
-            check_completion(completion, self.backend)
+                completion = await answer_of(self.backend, request, on_piece)
         except TimeoutError:
             self._charge_reservation(turn, usage, request)
             raise TimedOutError(
@@ -343,17 +339,6 @@ class Client:
                 await stored
         except UnwritableError as error:
             raise self._ending(error) from None
-
-    async def _receive(self, request: Request, on_piece: OnPiece) -> Completion:
-        completion = None
-        async for item in self.backend.stream(request):
-            if isinstance(item, str):
-                on_piece(item)
-            else:
-                completion = item
-        if completion is None:
-            raise MalformedError(f"{self.backend} broke off its answer to {request.where}")
-        return completion
 
     def _ending(self, error: MetropolisError) -> MetropolisError:
         """`error`, which ends the run."""

@@ -237,6 +237,16 @@ def test_what_is_no_answer_is_refused(answer: Any) -> None:
     assert client.gate.in_flight == 0
 
 
+def test_a_backend_whose_complete_is_plain_is_refused() -> None:
+    class Plain(Fake):
+        def complete(self, request: Request) -> Any:
+            return Completion("hi", 3, 1, "stop")
+
+    client = Client(Plain(lambda r: None))
+    with pytest.raises(LLMError, match=r"Plain.complete is a plain function; it should be an asy"):
+        run_virtually(client.call(request()))
+
+
 def test_lasting_failures_are_not_retried() -> None:
     fake = Fake(lambda r: RefusedError("no such model"))
     with pytest.raises(RefusedError, match="no such model"):

@@ -104,6 +104,16 @@ def test_an_answer_that_is_nested_too_deep_is_not_json() -> None:
             Completion(text, 1, 40, "stop").json()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_route_that_the_server_lacks_is_named(backend: Any) -> None:
+    async def ask() -> None:
+        async with RawServer(lambda _: [answer(b"Not Found", status="404 Not Found")]) as server:
+            with pytest.raises(RefusedError, match=r"HTTP 404 for /v1/.*completions: Not Found"):
+                await call(backend(f"{server.url}"))
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize("status", ["401 Unauthorized", "200 OK"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_key_that_the_server_repeats_is_not_shown(

@@ -53,6 +53,8 @@ SHOWN_BYTES = 4096
 """The part of a server's error body that is read for the message."""
 NO_JSON = (msgspec.DecodeError, ValueError, RecursionError)
 """Errors of the decoder; ValueError for invalid UTF-8 and for integers of many digits."""
+NO_ROUTE = (404, 405)
+"""The path that was requested explains these; the base of an address may be wrong."""
 SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 """A Retry-After in seconds."""
 
@@ -98,7 +100,7 @@ class JSONServer:
         request = f"GET {self._path(path)} HTTP/1.1\r\n{self._fields}\r\n".encode()
         try:
             async with asyncio.timeout(CHECK_S), self._exchange(request, "the check") as connection:
-                content = await self._read(connection, "the check")
+                content = await self._read(connection, path, "the check")
                 self.is_gateway = GATEWAY.lower().encode() in connection.headers
                 return content
         except TimeoutError:
@@ -111,7 +113,7 @@ class JSONServer:
         async with self._exchange(
             self._request_bytes(path, body, request), request.where
         ) as connection:
-            content = await self._read(connection, request.where)
+            content = await self._read(connection, path, request.where)
         return decode(content, form, self.called, request.where)
 
     async def send(
@@ -120,7 +122,7 @@ class JSONServer:
         """POST `body` and discard the answer. `authorization` is for servers without a key."""
         headers = {} if authorization is None else {"Authorization": authorization}
         async with self._exchange(self._post(path, body, headers), where) as connection:
-            await self._read(connection, where)
+            await self._read(connection, path, where)
 
     async def events(
         self, path: str, body: Any, form: type[T], request: Request
@@ -130,7 +132,7 @@ class JSONServer:
             self._request_bytes(path, body, request), request.where
         ) as connection:
             if await connection.status() != 200:
-                await self._read(connection, request.where)
+                await self._read(connection, path, request.where)
             pieces = connection.chunks()
             async for event in events_in(pieces, form, self.called, request.where, self._limits):
                 yield event
@@ -140,14 +142,14 @@ class JSONServer:
         """Close all connections."""
         await self._connections.close()
 
-    async def _read(self, connection: Connection, where: str) -> bytes:
+    async def _read(self, connection: Connection, path: str, where: str) -> bytes:
         status = await connection.status()
         content = await connection.content()
         if status == 200:
             return content
         retry_after = connection.headers.get(b"retry-after")
         reason = self.without_key(reason_in(content))
-        raise refusal(status, reason, retry_after, self.called, where)
+        raise refusal(status, reason, retry_after, self.called, where, self._path(path))
 
     @asynccontextmanager
     async def _exchange(self, request: bytes, where: str) -> AsyncGenerator[Connection, None]:
@@ -255,9 +257,12 @@ def bare_url(url: SplitResult) -> str:
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path.rstrip('/')}"
 
 
-def refusal(status: int, reason: str, retry_after: str | None, called: str, where: str) -> LLMError:
-    """The error for an HTTP status other than 200."""
-    sentence = f"{called} answered {where} with HTTP {status}: {reason}"
+def refusal(
+    status: int, reason: str, retry_after: str | None, called: str, where: str, path: str
+) -> LLMError:
+    """The error for an HTTP status other than 200; `path` is what was requested."""
+    route = f" for {path}" if status in NO_ROUTE else ""
+    sentence = f"{called} answered {where} with HTTP {status}{route}: {reason}"
     if status == 429:
         return RateLimitedError(sentence, seconds_of(retry_after))
     if status >= 500 or status == 408:

@@ -180,7 +180,8 @@ class _Server:
     def _refusal(self, error: Any, where: str) -> LLMError:
         reason = self.without_key(reason_in(error.response.content))
         retry_after = error.response.headers.get("retry-after")
-        return refusal(error.response.status_code, reason, retry_after, self.called, where)
+        path = error.request.url.path
+        return refusal(error.response.status_code, reason, retry_after, self.called, where, path)
 
 
 def _open(url: str, limits: AnswerLimits) -> AsyncOpenAI:
