@@ -54,5 +54,6 @@ def check_command(
         raise SystemExit(1)
     click.echo(
         f"nothing found in {steps} steps for {seeds} seeds: lockstep four times, once with other "
-        f"hashes of texts, {schedules} random schedules under each rule, and saved and resumed"
+        f"hashes of texts, {schedules} random schedules under each rule, saved and resumed, "
+        "and optimistic"
     )

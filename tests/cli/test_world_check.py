@@ -23,7 +23,7 @@ def test_a_sound_world() -> None:
     assert (result.exit_code, result.exception) == (0, None)
     assert result.output == (
         "nothing found in 6 steps for 1 seeds: lockstep four times, once with other hashes of "
-        "texts, 3 random schedules under each rule, and saved and resumed\n"
+        "texts, 3 random schedules under each rule, saved and resumed, and optimistic\n"
     )
 
 
