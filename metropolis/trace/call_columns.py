@@ -113,7 +113,7 @@ def read_calls(lists: pa.ListArray, agents: int, place: Place) -> Calls:
         models=models,
         prompt_tokens=fields.integers("prompt_tokens", 0).astype(np.int32),
         output_tokens=fields.integers("output_tokens", 0).astype(np.int32),
-        prefix_id=fields.integers("prefix_id", -1, 2**63 - 1),
+        prefix_id=fields.prefix_ids(),
         prefix_tokens=fields.integers("prefix_tokens", 0).astype(np.int32),
         parent_offsets=np.append(0, np.cumsum(parent_counts)).astype(np.int64),
         parents=parents,
@@ -152,6 +152,15 @@ class _Fields:
             i = int(np.argmax(bad))
             raise self._refuse(i, name, numbers[i], f"at most {limit}")
         return numbers
+
+    def prefix_ids(self) -> Int64:
+        """The field `prefix_id`; -1 where it is null or absent."""
+        given = self.column("prefix_id", pa.int64())
+        least = None if given is None else pc.min(given).as_py()
+        if least is not None and least < 0:
+            i = pc.index(given, least).as_py()
+            raise self._refuse(i, "prefix_id", least, "at least 0, or null: unknown")
+        return self.integers("prefix_id", -1, 2**63 - 1)
 
     def names(self, name: str) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
         """Indices into the different names, and these; a missing name is empty."""

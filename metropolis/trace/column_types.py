@@ -57,6 +57,7 @@ def check_types(schema: pa.Schema, path: Path) -> None:
         check(name, _kind_of(schema, name), pa.types.is_integer, "int32")
     for name in ("x", "y"):
         check(name, _kind_of(schema, name), _is_number, "float32")
+    check_slips(schema.names, (DEPENDS_ON.name, SHOWS.name), f"{path}, columns")
     for field in (DEPENDS_ON, SHOWS):
         if field.name in schema.names:
             fits = partial(_fits, wanted=field.type)

@@ -74,9 +74,11 @@ def test_nulls_and_empty_lists_need_no_type(
         ([[CALL | {"zone": 3, "parent": [0]}]], {}, "calls: has the unknown field 'parent'; if"),
         ([[CALL]], {"depends_on": [[None], [], [], []]}, "depends_on.agent is -1"),
         ([[CALL]], {"shows": [{"lable": "x"}] * 4}, "column shows: is struct<lable: string>; it"),
+        ([[CALL | {"prefix_id": -1}]], {}, "call 0: prefix_id is -1; it should be at least 0, or"),
+        ([[CALL]], {"depend_on": [None] * 4}, "columns: has the unknown field 'depend_on'; if it"),
     ],
 )
-def test_nulls_in_place_of_values_are_refused(
+def test_invalid_values_and_misspelt_names_are_refused(
     tmp_path: Path, calls: list[Any], columns: dict[str, list[Any]], sentence: str
 ) -> None:
     with pytest.raises(MetropolisError, match=sentence):
