@@ -232,17 +232,22 @@ class Trace:
         )
 
     def between_hours(self, first: float, last: float) -> Trace:
-        """The steps from hour `first` to hour `last` of the simulated day.
+        """The steps from hour `first` to hour `last` of the simulated day, to the nearest step.
 
         Raises MetropolisError unless the trace covers them.
         """
+        return self.window(*self.steps_between(first, last))
+
+    def steps_between(self, first: float, last: float) -> tuple[int, int]:
+        """The first step of `between_hours`, and the one after the last."""
         begin, end = self.hour_of_step(0), self.hour_of_step(self.steps)
-        if not begin <= first <= last <= end + 1e-9:
+        per_hour = 3600 / self.meta.step_s
+        bounds = (first - begin) * per_hour, (last - begin) * per_hour
+        if not -0.5 < bounds[0] <= bounds[1] < self.steps + 0.5:
             raise MetropolisError(
                 f"{first:g}-{last:g} is not within the trace, which covers {begin:g}-{end:g}"
             )
-        per_hour = 3600 / self.meta.step_s
-        return self.window(round((first - begin) * per_hour), round((last - begin) * per_hour))
+        return round(bounds[0]), round(bounds[1])
 
     def first_agents(self, count: int) -> Trace:
         """The first `count` agents as a separate trace, without dependencies by value.

@@ -155,8 +155,12 @@ def test_traces_must_fit_together(lunch: Trace) -> None:
         tile([lunch, generate(25, (11, 13), 3, radius=8)], 50)
     with pytest.raises(MetropolisError, match="at least 1"):
         tile([lunch], 0)
-    with pytest.raises(MetropolisError, match="hours 14-15 are not in it"):
-        tile([lunch], 25, hours=(14, 15))
+    nameless = replace(lunch, meta=replace(lunch.meta, name=""))
+    with pytest.raises(MetropolisError) as error:
+        tile([nameless], 25, hours=(14, 15))
+    assert str(error.value) == (
+        "the trace without a name lacks hours: 14-15 is not within the trace, which covers 11-13"
+    )
 
 
 @pytest.fixture

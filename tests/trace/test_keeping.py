@@ -56,6 +56,14 @@ def test_the_first_agents_are_a_trace(trace: Trace, agents: int) -> None:
     assert len(window.calls.parents) == late[child].sum()
 
 
+def test_hours_are_understood_as_refusals_print_them() -> None:
+    with pytest.raises(MetropolisError, match=r"which covers 0-0\.0833333$"):
+        TRACE.between_hours(0, 1)
+    assert TRACE.between_hours(0, 0.0833333).steps == 30
+    assert TRACE.window(0, 20).between_hours(0, 0.0555556).steps == 20
+    assert TRACE.window(1, 30).between_hours(0.00277778, 0.0833333).steps == 29
+
+
 TRACE = small_trace(3, agents=4, steps=30, edge=8, radius=2)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from metropolis.maps.tiling import side_by_side
 from metropolis.maps.town import alderbrook
+from metropolis.names import cut
 from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.movement import generate_movement
@@ -150,12 +151,11 @@ def _check_hours(town: Trace, hours: Hours | None) -> None:
     if hours is None:
         return
     _check_stretch(hours, town.meta.step_s)
-    begin, end = town.hour_of_step(0), town.hour_of_step(town.steps)
-    if not begin - 1e-9 <= hours[0] < hours[1] <= end + 1e-9:
-        raise MetropolisError(
-            f"{town.meta.name}: hours {hours[0]:g}-{hours[1]:g} are not in it;"
-            f" it should be a stretch of {begin:g}-{end:g}"
-        )
+    try:
+        town.steps_between(*hours)
+    except MetropolisError as error:
+        name = cut(town.meta.name) if town.meta.name else "without a name"
+        raise MetropolisError(f"the trace {name} lacks hours: {error}") from None
 
 
 def _check_stretch(hours: Hours, step_s: float) -> None:
