@@ -211,6 +211,30 @@ def test_a_pickled_backend_with_tls_works_in_another_process(kind: str) -> None:
         asyncio.run(other.complete(request(prompt="hello")))
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"", "the connection was closed"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "its answer is not TLS; write http:// if it serves"),
+    ],
+)
+def test_https_to_a_server_without_tls_has_a_reason(answer: bytes, reason: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(answer)
+        writer.close()
+
+    async def ask() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            backend = connect(f"vllm:https://127.0.0.1:{port}", "tiny")
+            with pytest.raises(LLMError, match=f"cannot be reached for .*: {reason}"):
+                await backend.complete(request(prompt="hello"))
+            await backend.close()
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize("kind", ["sglang", "compatible", "openai"])
 def test_a_prompt_streams(kind: str) -> None:
     async def ask() -> list[str | Completion]:

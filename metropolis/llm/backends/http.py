@@ -229,9 +229,11 @@ def _reason(error: OSError) -> str:
         reason = error.verify_message.rstrip(".")
         return f"its certificate is not trusted ({reason}); SSL_CERT_FILE may name trusted ones"
     if isinstance(error, ssl.SSLError):  # `errno` of such an error is OpenSSL's number
+        if error.reason == "WRONG_VERSION_NUMBER":
+            return "its answer is not TLS; write http:// if it serves plain HTTP"
         return error.reason or str(error)
-    if error.errno is None:
-        return str(error)
+    if error.errno is None:  # an error of asyncio may be empty
+        return str(error) or "the connection was closed"
     if error.errno > 0:
         return os.strerror(error.errno)
     return str(error.strerror)  # an error of name resolution
