@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.cli.terminal import printable
 from metropolis.names import counted
 from metropolis.runtime.replays.modes import AUTO_RISK, mode_of
 from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
@@ -46,10 +47,10 @@ def print_table(
     tokens = trace.calls.prompt_tokens + trace.calls.output_tokens
     longest = critical_path(trace, graph, tokens.astype(np.float64))
     meta = trace.meta
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)  # names are data
     console.width = max(console.width, TABLE_WIDTH)
     console.print(
-        f"{meta.name or 'a trace without a name'}, hours {results[0].hours}: "
+        f"{printable(meta.name) or 'a trace without a name'}, hours {results[0].hours}: "
         f"{counted(trace.agents, 'agent')}, {counted(trace.steps, 'step')}, "
         f"{counted(len(trace.calls), 'call')} "
         f"(movement {meta.movement_origin}, calls {meta.calls_origin}); "

@@ -16,7 +16,7 @@ from metropolis.addresses import without_secrets
 from metropolis.cli.mode_comparison import Compared, compared
 from metropolis.cli.run_options import DEFAULT_CONCURRENCY, RunOptions
 from metropolis.cli.story import WIDTH
-from metropolis.cli.terminal import without_controls
+from metropolis.cli.terminal import printable, without_controls
 from metropolis.llm.usage import Usage
 from metropolis.names import counted
 from metropolis.runtime.folder.run_directory import Origin, RunDirectory
@@ -341,7 +341,7 @@ def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:
     for name, of in [*usage.items(), ("all", everything)]:
         calls = max(1, of.calls)
         table.add_row(
-            name,
+            printable(name),
             f"{of.calls:,}",
             f"{of.prompt_tokens:,}",
             f"{of.prompt_tokens / calls:.1f}",
@@ -370,7 +370,7 @@ def _comparison_table(rows: Sequence[Compared]) -> Table:
 
 
 def _console() -> Console:
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)
     console.width = max(console.width, WIDTH)
     return console
 

@@ -117,14 +117,15 @@ def info(path: Path, as_json: bool) -> None:
 
 def _print_summary(summary: Summary) -> None:
     console = Console(markup=False, emoji=False)  # names are data
-    facts = Table(title=summary.name or None, show_header=False)
+    facts = Table(title=printable(summary.name) or None, show_header=False)
+    source = printable(summary.source) or "no source given"
     for name, value in (
         ("agents x steps", f"{summary.agents} x {summary.steps}"),
         ("time", f"{summary.hours:.2f} h from {summary.start}, {summary.step_s:g} s a step"),
         ("perception radius", f"{summary.perception_radius:g} ({summary.metric})"),
         ("max velocity", f"{summary.max_velocity:g} a step"),
-        ("map", summary.map or "none"),
-        ("movement", f"{summary.movement_origin}; {summary.source or 'no source given'}"),
+        ("map", printable(summary.map or "none")),
+        ("movement", f"{summary.movement_origin}; {source}"),
         (
             "walks",
             f"{summary.walks}, median {summary.walk_steps_median:g} steps;"
@@ -159,7 +160,7 @@ def _print_summary(summary: Summary) -> None:
         functions.add_column(heading, justify="right")
     for own in summary.functions:
         functions.add_row(
-            own.function,
+            printable(own.function),
             str(own.calls),
             f"{own.prompt_tokens_mean:.1f}",
             f"{own.output_tokens_mean:.1f}",

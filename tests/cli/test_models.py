@@ -157,6 +157,20 @@ def test_a_function_that_no_call_has_is_noted(run: Command) -> None:
     assert "no call had the function 'thinks' of --model (did you mean 'think'?)" in err
 
 
+def test_the_name_of_a_function_is_printed_as_it_is(run: Command) -> None:
+    loud = """
+class Loud(Walker):
+    async def proceed(self, observation, llm):
+        await llm.chat("hello", function=":smile: \\x1b[2J")
+        return await super().proceed(observation, llm)
+
+def make"""
+    world = Path("meadow.py").read_text().replace("\ndef make", loud).replace("[Walker(", "[Loud(")
+    Path("loud.py").write_text(world)
+    printed = run("loud.py", "--steps", "3", "--quiet").result
+    assert any(line.startswith(r":smile: \x1b[2J ") for line in printed.splitlines())
+
+
 def test_a_world_that_names_its_functions_refuses_others(run: Command) -> None:
     err = run("social", "--quiet", "--model", "wite=a").refusal
     assert "the function 'wite', which does not exist (did you mean 'write'?)" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_a_policy_in_a_file_of_ones_own(replay: Command, tmp_path: Path) -> None
     assert "own.py:Mine has no option 'bose'; its options: base" in misspelt.refusal
     refusal = replay("--policy", policies[2]).refusal
     assert "which leaves too few for the policies before it" in refusal
+
+
+def test_the_name_of_a_trace_is_printed_as_it_is(metropolis: Command, tmp_path: Path) -> None:
+    small = small_trace(5, agents=2, steps=3, edge=20, radius=2)
+    path = tmp_path / "small.parquet"
+    write_trace(replace(small, meta=replace(small.meta, name=":smile: \x1b[2J")), path)
+    printed = metropolis("replay", path, "--modes", "lockstep").result
+    assert printed.startswith(r":smile: \x1b[2J, hours all: ")
 
 
 def test_bounds_alone_are_not_recorded(replay: Command, tmp_path: Path) -> None:

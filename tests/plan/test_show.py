@@ -90,6 +90,14 @@ def test_the_text_has_the_graph_the_stages_a_chart_and_the_methods(show: Command
     assert not re.search(r"^ours", out, re.MULTILINE)
 
 
+def test_the_name_of_an_application_is_printed_as_it_is(show: Command, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    own = Path(ENSEMBLE).read_text().replace('"ensemble"', '":smile: \\u001b[2J"')
+    path.write_text(own.replace("questions.jsonl", f"{ROOT / 'examples/questions.jsonl'}"))
+    printed = show(path, "--draws", "0", "--method", "max").result
+    assert printed.startswith(r":smile: \x1b[2J on ")
+
+
 def test_a_schedule_is_written_and_shown(show: Command, tmp_path: Path) -> None:
     out = tmp_path / "schedule.json"
     content = as_json(show, CHAIN, "--draws", "0", "--method", "min", "--out", out)

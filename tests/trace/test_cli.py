@@ -73,12 +73,16 @@ def test_info_counts_walks(trace: Command, tmp_path: Path) -> None:
 
 def test_names_are_printed_as_they_are(trace: Command, tmp_path: Path) -> None:
     whole = rich_trace(3, 2, 6, mapped=True)
-    meta = replace(whole.meta, name="[/b] :smile:", source="[red]", agents=("[", "]"))
-    calls = replace(whole.calls, functions=("[/b]", ":smile:"))
+    name = "[/b] :smile: \x1b[2J"
+    meta = replace(whole.meta, name=name, source="[red]\x9b1m", agents=("[", "]"))
+    calls = replace(whole.calls, functions=("[/b]", ":smile:\x1b[2J"))
     write_trace(replace(whole, meta=meta, calls=calls), tmp_path / "a.parquet")
     printed = trace("info", tmp_path / "a.parquet").result
     assert printed.count("[/b]") == 2
     assert printed.count(":smile:") == 2
+    assert printed.count(r"\x1b[2J") == 2
+    assert r"[red]\x9b1m" in printed
+    assert not {"\x1b", "\x9b"} & set(printed)
 
 
 def test_import_with_a_map(trace: Command, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ WIDTH = 100
 
 def new_console() -> Console:
     """A console for tables and charts."""
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
     return console
