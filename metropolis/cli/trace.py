@@ -13,8 +13,10 @@ from rich.table import Table
 
 from metropolis.cli.terminal import printable
 from metropolis.cli.trace_generate import generate_command, tile_command
+from metropolis.command_options import NamedChoice, Number
 from metropolis.maps.map import read_genagent_map
 from metropolis.names import counted
+from metropolis.rules.metrics import METRICS
 from metropolis.tables import print_whole
 from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
@@ -22,6 +24,7 @@ from metropolis.trace.importers.recording import parse_start
 from metropolis.trace.parquet import check_target, read_trace, write_trace
 from metropolis.trace.shown import activities, conversations
 from metropolis.trace.summary import Summary, summarise
+from metropolis.trace.validate import LIMIT
 
 
 @click.group(name="trace")
@@ -37,10 +40,21 @@ command.add_command(tile_command)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The trace to write.")
 @click.option("--calls", type=click.Path(path_type=Path), help="A log of LLM calls: JSONL or CSV.")
-@click.option("--radius", type=float, help="Perception radius in tiles.")
-@click.option("--velocity", type=float, help="Maximum velocity in tiles per step.")
-@click.option("--metric", default="chebyshev", show_default=True, help="Metric of perception.")
-@click.option("--step-seconds", "step_s", type=float, help="Simulated seconds in a step.")
+@click.option("--radius", type=Number(0, LIMIT), help="Perception radius in tiles.")
+@click.option("--velocity", type=Number(0, LIMIT), help="Maximum velocity in tiles per step.")
+@click.option(
+    "--metric",
+    type=NamedChoice([name for name in METRICS if name != "hops"]),  # the importers make no graph
+    default="chebyshev",
+    show_default=True,
+    help="Metric of perception.",
+)
+@click.option(
+    "--step-seconds",
+    "step_s",
+    type=Number(0, LIMIT, min_open=True),
+    help="Simulated seconds in a step.",
+)
 @click.option("--start", help="Time of step 0: 06:30 or 2023-02-13T06:30:00.")
 @click.option(
     "--map", "map_path", type=click.Path(path_type=Path), help="A folder of GenAgent map matrices."

@@ -169,9 +169,11 @@ def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:
     if not table and len(tables) == 1:
         table = tables[0]
     if table not in tables:
+        if not tables:
+            raise MetropolisError(f"{path} has no table {table!r}; it is one profile: name {path}")
+        wanted = f", not {table!r}" if table else ""
         raise MetropolisError(
-            f"{path} has the profiles {', '.join(tables) or 'of no table'}, "
-            f"not {table or 'a single one'!r}; name one as {path}/TABLE"
+            f"{path} has the profiles {', '.join(tables)}{wanted}; name one as {path}/TABLE"
         )
     return _entry(content[table], name, f"{path}: [{table}]")
 

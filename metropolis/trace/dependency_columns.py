@@ -41,7 +41,7 @@ def read_dependencies(lists: pa.Array, agents: int, place: Place) -> ValueDepend
     step, reader = row // agents, row % agents
     for name, value, wrong, right in (
         ("agent", writer, (writer < 0) | (writer >= agents) | (writer == reader), "another agent"),
-        ("ago", ago, (ago < 1) | (ago > step), "1 or more steps, after the first step"),
+        ("ago", ago, (ago < 1) | (ago > step), "from 1 to the step of its row"),
     ):
         if wrong.any():
             j = int(np.argmax(wrong))

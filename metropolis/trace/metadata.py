@@ -28,8 +28,8 @@ _REQUIRED = ("agents", "perception_radius", "max_velocity")
 _FIELDS: dict[str, tuple[Any, str]] = {
     "agents": (tuple[str, ...], "a list of names"),
     **dict.fromkeys(_TEXTS, (str, "a text")),
-    **dict.fromkeys(_NUMBERS, (float, "a positive number")),
-    "joint_radius": (float | None, "a positive number"),
+    **dict.fromkeys(_NUMBERS, (float, "a number")),
+    "joint_radius": (float | None, "a number"),
 }
 """Field -> its type, and what it should be."""
 _LAYERS: dict[str, np.dtype[Any]] = {

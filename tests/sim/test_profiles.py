@@ -64,8 +64,13 @@ def test_a_users_profile_file(tmp_path: Path) -> None:
     assert (profile.w_ms, profile.kv_capacity_tokens, profile.block_tokens) == (5.0, 1000, 16)
     (tmp_path / "two.toml").write_text(f"[a]{OWN}[b]{OWN}")
     assert load_profile(tmp_path / "two.toml/b").w_ms == 5.0
-    with pytest.raises(MetropolisError, match="has the profiles a, b"):
-        load_profile(tmp_path / "two.toml")
+    for name, sentence in (
+        ("two.toml", r"has the profiles a, b; name one as .*two\.toml/TABLE"),
+        ("two.toml/c", r"has the profiles a, b, not 'c'; name one as .*two\.toml/TABLE"),
+        ("one.toml/c", r"has no table 'c'; it is one profile: name .*one\.toml$"),
+    ):
+        with pytest.raises(MetropolisError, match=sentence):
+            load_profile(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,7 @@ DAMAGE: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "no attempts": ([GOOD | {"attempts": 0}], ["line 1", "attempts is 0"]),
     "function no text": ([GOOD | {"function": 5}], ["line 1", "function is 5"]),
+    "CSV with spaces": (["step, agent", "0, talk"], ["line 1", "field ' agent'", "not agent"]),
     "CSV without step": (["agent,kind", "0,talk"], ["line 1", "column step is missing"]),
     "CSV short row": (["step,agent,kind", "1,2,task_decomp", "1,2"], ["line 3", "2 fields", "3"]),
     "CSV quote": (["step,agent,kind", '1,2,"talk'], ["line 2", "not CSV"]),

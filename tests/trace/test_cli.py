@@ -151,6 +151,10 @@ def test_bad_input_is_one_sentence_and_status_2(trace: Command, tmp_path: Path) 
         (["import", path, "--radius", "4", "--start", "dawn", "--out", out], "--start is 'dawn'"),
         (["import", path, "--radius", "4", "--start", "06:00+01:00", "--out", out], "no time zone"),
         (["import", tmp_path / "none", "--radius", "4", "--out", out], "cannot be read"),
+        (["import", path, "--radius", "-1", "--out", out], "'--radius': -1.0 is not in the range"),
+        (["import", path, "--velocity", "1e9", "--out", out], "value for '--velocity': 1000000000"),
+        (["import", path, "--step-seconds", "0", "--out", out], "'--step-seconds': 0.0 is not in"),
+        (["import", path, "--metric", "euclid", "--out", out], "did you mean 'euclidean'?"),
     ):
         refusal = trace(*arguments).refusal
         assert refusal.startswith("metropolis: ")

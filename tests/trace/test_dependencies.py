@@ -15,8 +15,8 @@ Listed = list[dict[str, Any] | None]
 WRONG: list[tuple[int, Listed, list[str]]] = [
     (2, [{"agent": 0, "ago": 1}], ["row 2", "depends_on.agent is 0", "another agent"]),
     (2, [{"agent": 2, "ago": 1}], ["row 2", "depends_on.agent is 2", "another agent"]),
-    (3, [{"agent": 0, "ago": 0}], ["row 3", "step 1", "'Bo'", "depends_on.ago is 0", "1 or more"]),
-    (3, [{"agent": 0, "ago": 2}], ["row 3", "depends_on.ago is 2", "after the first step"]),
+    (3, [{"agent": 0, "ago": 0}], ["row 3", "step 1", "'Bo'", "depends_on.ago is 0", "from 1 to"]),
+    (3, [{"agent": 0, "ago": 2}], ["row 3", "depends_on.ago is 2", "to the step of its row"]),
     (3, [{"agent": 0, "ago": 1}, None], ["row 3", "depends_on.agent is -1"]),
 ]
 

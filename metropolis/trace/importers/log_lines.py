@@ -81,6 +81,7 @@ def _check_header(header: Sequence[str], known: Sequence[str], place: str) -> No
         raise MetropolisError(
             f"{place}: is separated by {other[0]!r}; it should be separated by commas"
         )
+    check_slips(header, known, place)
     for field in ("step", "agent"):
         if field not in header:
             raise MetropolisError(
@@ -91,4 +92,3 @@ def _check_header(header: Sequence[str], known: Sequence[str], place: str) -> No
         raise MetropolisError(
             f"{place}: has the column {cut(twice[0])} twice; each should be there once"
         )
-    check_slips(header, known, place)
