@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,8 @@ class LoadedApplication:
     machine: Machine
     engines: Mapping[str, EngineTable]
     """Model -> its table `[engines.MODEL]`."""
+    files: Sequence[Path]
+    """All that were read."""
 
     @cached_property
     def _columns(self) -> Columns:
@@ -130,6 +132,7 @@ def read_application(path: Path) -> LoadedApplication:
         {name: _lengths(name, table, traces) for name, table in lengths.items()},
         machine,
         {name: table.read(EngineTable) for name, table in engines.items()},
+        top.files,
     )
     for name, table in engines.items():
         with table.located():
@@ -213,8 +216,10 @@ def _profiles(table: Table) -> dict[int, Profile]:
         if not re.fullmatch(r"[1-9]\d?", field):
             raise table.error("should be a number of GPUs, the degree of tensor parallelism", field)
         with table.located(field):
-            path = f"{table.path.parent / name}" if ".toml" in name else name
-            found[int(field)] = load_profile(path)
+            is_file, path = ".toml" in name, f"{table.path.parent / name}"
+            found[int(field)] = load_profile(path if is_file else name)
+            if is_file:
+                table.files.append(Path(f"{path.rpartition('.toml')[0]}.toml"))
     return found
 
 

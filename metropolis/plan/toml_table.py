@@ -32,15 +32,19 @@ _WORDS = {
 class Table:
     """A table of a file. Subtables are taken out; `read` converts the rest."""
 
-    def __init__(self, path: Path, name: str, content: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, name: str, content: Mapping[str, Any], files: list[Path]
+    ) -> None:
         self.path, self.name = path, name
+        self.files = files
+        """What has been read for all tables of the file, and itself."""
         self._content = dict(content)
         self._taken: list[str] = []
 
     @classmethod
     def of_file(cls, path: Path) -> Table:
         """The top of a file. Raises MetropolisError if it is no TOML."""
-        return cls(path, "", read_toml(path))
+        return cls(path, "", read_toml(path), [path])
 
     def __bool__(self) -> bool:
         return bool(self._content)
@@ -64,7 +68,7 @@ class Table:
         content = self._content.pop(field, {})
         if not isinstance(content, dict):
             raise self.error(f"should be a table, [{self._below(field)}]", field)
-        return Table(self.path, self._below(field), content)
+        return Table(self.path, self._below(field), content, self.files)
 
     def take_all(self, field: str) -> dict[str, Table]:
         """The subtables of the subtable of that name."""
@@ -113,6 +117,7 @@ class Table:
             exists = False
         if not exists:
             raise self.error(f"{found} does not exist; paths are relative to {self.path}", field)
+        self.files.append(found)
         return found
 
     def _below(self, field: str) -> str:

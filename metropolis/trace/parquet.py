@@ -54,7 +54,7 @@ def check_target(path: str | Path, *sources: Path) -> Path:
     """The file that a command's write to `path` creates or replaces, with links resolved.
 
     Raises `MetropolisError` as `write_trace` does, or if the file is one of `sources`, a JSON or
-    CSV file in one of them, or a run's own.
+    CSV file in one of them, or of a run or a recorded replay.
     """
     target = _writable(path)
     if target.exists() and any(
@@ -71,10 +71,11 @@ def check_target(path: str | Path, *sources: Path) -> Path:
             is_own = target.name in RUN_FILES or target.suffix == ".jsonl"
         else:
             is_own = target.exists()
-        if is_own and (folder / "run.json").is_file():
-            raise MetropolisError(
-                f"{path}: belongs to the run in {folder}; --out should be another file"
-            )
+        for index, kind in (("run.json", "run"), ("replay.json", "recording")):
+            if is_own and (folder / index).is_file():
+                raise MetropolisError(
+                    f"{path}: belongs to the {kind} in {folder}; --out should be another file"
+                )
     return target
 
 

@@ -280,3 +280,8 @@ def test_a_recorded_replay_has_its_modes_side_by_side(metropolis: Command, tmp_p
     events = check_trace(gzip.decompress((folder / "perfetto.json.gz").read_bytes()))
     named = {each["args"]["name"] for each in events if each["name"] == "process_name"}
     assert {name.partition(":")[0] for name in named} == {"lockstep", "oracle"}
+    for own in ("trace.parquet", "replay.json", "oracle/timeline/calls-0.arrows"):
+        content = (folder / own).read_bytes()
+        refusal = metropolis("export", "perfetto", folder, "--out", folder / own).refusal
+        assert f"{own}: belongs to the recording in {folder}" in refusal
+        assert (folder / own).read_bytes() == content

@@ -152,6 +152,28 @@ def test_faults_end_in_a_sentence(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["app.toml", "items.jsonl", "lengths.json", "own.toml"])
+def test_no_file_of_the_application_is_overwritten(
+    show: Command, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "items.jsonl").write_text('{"text": "Why?"}')
+    (tmp_path / "lengths.json").write_text('{"mpt-7b": [3]}')
+    (tmp_path / "own.toml").write_text(
+        "[x]\nsource = 'x'\nw_ms = 9\ng_ms = 1\nh_ms = 1\nb_ms = 0\nk_ms = 0\nq_ms = 0\nc_ms = 0\n"
+        "kv_capacity_tokens = 100_000"
+    )
+    (tmp_path / "app.toml").write_text(
+        "name = 'a'\n[sources.s]\nfile = 'items.jsonl'\n[nodes.n]\nmodel = 'mpt-7b'\ninputs = 's'\n"
+        "[lengths.mpt-7b]\nfile = 'lengths.json'\n[models.mpt-7b.profiles]\n1 = 'own.toml/x'"
+    )
+    content = (tmp_path / name).read_text()
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    options = ("--method", "min", "--draws", "0", "--out")
+    assert show(tmp_path / "app.toml", *options, tmp_path / "schedule.json").result
+    assert "is read as input" in show(tmp_path / "app.toml", *options, tmp_path / "link").refusal
+    assert (tmp_path / name).read_text() == content
+
+
 def test_runs_with_known_lengths_are_the_estimate(tmp_path: Path) -> None:
     """Runs with unknown lengths have different durations, which the seed determines."""
     text = """

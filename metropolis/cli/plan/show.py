@@ -73,9 +73,9 @@ def _show_application(
     path: Path, methods: tuple[str, ...], draws: int, seed: int, out: Path | None,
     figures: Path | None, is_json: bool,
 ) -> None:  # fmt: skip
-    if out is not None:
-        check_target(out, path)
     loaded = read_application(path)
+    if out is not None:
+        check_target(out, *loaded.files)
     methods = tuple(dict.fromkeys(methods))
     with progress_bar(len(methods) + draws, "steps") as (advance, describe):
         workload, results = compare(loaded, methods, draws, seed, advance, describe)
