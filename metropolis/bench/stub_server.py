@@ -100,8 +100,9 @@ async def _serve(port: int, connection: Callable[[], _Connection]) -> None:
     try:
         listening = socket.create_server(("127.0.0.1", port), backlog=4096)
     except OSError as error:
+        reason = f"{error.strerror}".partition(" (")[0]  # Python appends the address
         raise MetropolisError(
-            f"cannot listen on port {port} of 127.0.0.1 ({error.strerror}); choose another --port"
+            f"cannot listen on port {port} of 127.0.0.1 ({reason}); choose another --port"
         ) from error
     click.echo(f"http://127.0.0.1:{listening.getsockname()[1]}")
     loop = asyncio.get_running_loop()

@@ -18,6 +18,7 @@ from metropolis.runtime.replays.plots import prepare_figures
 from metropolis.tables import print_whole
 from metropolis.torch_engine.plots import write_profile_figures
 from metropolis.torch_engine.quality import METRICS
+from metropolis.trace.parquet import check_target
 from metropolis.types import MetropolisError
 
 
@@ -71,6 +72,7 @@ def profile(
 
     Every contiguous band of layers is evaluated; with many layers, those near the best ones.
     """
+    check_target(out, data, sender[1], receiver[1])
     try:
         from metropolis.torch_engine.examples import load_examples, tokenize
         from metropolis.torch_engine.model import require_variants
@@ -84,8 +86,6 @@ def profile(
         raise MetropolisError(
             f"sender and receiver are both named {sender[0]!r}; name one of them, NAME=FOLDER"
         )
-    if out.is_dir() or not out.parent.is_dir():
-        raise MetropolisError(f"{out}: cannot be written; it should be a file in a folder")
     if figures is not None:
         prepare_figures(figures)
     examples = load_examples(data)

@@ -22,6 +22,7 @@ from metropolis.reuse.plan import (
     pareto_front,
     write_plan,
 )
+from tests.commands import Command
 from tests.reuse.plans import LAYERS, bands, plans, points
 
 
@@ -157,3 +158,13 @@ def test_a_wrong_plan_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="points is empty"):
         write_plan(wrong, path)
     assert path.read_text() == "before"
+
+
+def test_a_profile_overwrites_no_input(metropolis: Command, tmp_path: Path) -> None:
+    for name in ("base", "chat"):
+        (tmp_path / name).mkdir()
+    for path in (tmp_path / "data.jsonl", tmp_path / "base" / "config.json"):
+        path.write_text("{}")
+        models = ("--sender", tmp_path / "base", "--receiver", tmp_path / "chat")
+        options = (*models, "--data", tmp_path / "data.jsonl", "--out", path)
+        assert "is read as input" in metropolis("reuse", "profile", *options).refusal

@@ -84,7 +84,7 @@ def test_json_has_the_plan_and_all_that_was_measured(run: Command, tmp_path: Pat
         ({"data": "{}/gone.jsonl"}, "cannot be read"),
         ({"data": "{}/bad.jsonl"}, "line 1 is not an example"),
         ({"metric": "bleu"}, "'bleu' is not one of"),
-        ({"out": "{}/gone/plan.json"}, "cannot be written; it should be a file in a folder"),
+        ({"out": "{}/gone/plan.json"}, "cannot be written (its folder does not exist)"),
         ({"device": "cuda"}, "cannot be moved to cuda"),
     ],
     ids=str,
