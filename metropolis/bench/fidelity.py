@@ -14,6 +14,7 @@ from rich.table import Table
 
 from metropolis.bench._real_run import Run, read_run, request_metrics, simulate_run
 from metropolis.bench._sensitivity import STATISTICS, Engine, predictions, sensitivity
+from metropolis.names import counted
 from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.profiles import load_entry
 from metropolis.tables import print_whole
@@ -117,9 +118,10 @@ def command(
         return
     kind = "an estimate" if entry.estimate else "measured"
     table = Table(
-        title=f"{len(run.row)} requests on {entry.name} ({kind}; {base.kv_capacity_tokens:,} KV "
-        f"tokens, {preemptions} preemptions simulated; rules of {engine_rules})",
-        caption=f"{run.without_output} requests without output left out"
+        title=f"{counted(len(run.row), 'request')} on {entry.name} ({kind}; "
+        f"{base.kv_capacity_tokens:,} KV tokens, {counted(preemptions, 'preemption')} simulated; "
+        f"rules of {engine_rules})",
+        caption=f"{counted(run.without_output, 'request')} without output left out"
         if run.without_output
         else None,
     )

@@ -22,6 +22,8 @@ def cannot_listen(host: str, port: int, error: OSError) -> MetropolisError:
     """
     number = error.errno or 0
     reason = os.strerror(number) if number > 0 else error.strerror or error
+    if host.startswith("["):
+        reason = "an IPv6 address has no brackets here"
     return MetropolisError(
         f"cannot listen at {host}:{port}: {reason}; choose another --host or --port"
     )

@@ -61,3 +61,14 @@ def test_a_queue_amplifies_an_error_of_the_costs(tmp_path: Path) -> None:
     table = CliRunner().invoke(fidelity.command, arguments).output
     assert "all costs +5 %" in table
     assert "rests on" in table
+
+
+def test_one_request_is_told_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(
+        "queued_s,input_tokens,output_tokens,first_token_s,last_token_s\n"
+        "0,500,20,0.2,0.8\n0.5,300,0,0.7,0.7\n"
+    )
+    table = CliRunner().invoke(fidelity.command, [str(path), "--profile", PROFILE]).output
+    assert "1 request on " in table
+    assert "1 request without output" in table

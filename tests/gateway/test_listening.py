@@ -21,6 +21,11 @@ def test_addresses_of_ipv6_are_bracketed(address: tuple[object, ...], url: str) 
     assert url_at("http", address) == url
 
 
+def test_brackets_are_named() -> None:
+    error = cannot_listen("[::1]", 80, socket.gaierror(socket.EAI_NONAME, "Name or service"))
+    assert "at [::1]:80: an IPv6 address has no brackets here; choose another --host" in str(error)
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
