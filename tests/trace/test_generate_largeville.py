@@ -161,6 +161,9 @@ def test_traces_must_fit_together(lunch: Trace) -> None:
     assert str(error.value) == (
         "the trace without a name lacks hours: 14-15 is not within the trace, which covers 11-13"
     )
+    with pytest.raises(MetropolisError, match="has 100 steps; beside the trace without a name it"):
+        tile([nameless, lunch.window(0, 100)], 50)
+    assert tile([nameless], 50).meta.name == "x 2"
 
 
 @pytest.fixture

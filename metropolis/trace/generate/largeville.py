@@ -16,7 +16,7 @@ from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.movement import generate_movement
 from metropolis.trace.order import ranges
-from metropolis.trace.schema import Calls, Int32, Int64, Trace
+from metropolis.trace.schema import Calls, Int32, Int64, Trace, TraceMeta
 from metropolis.types import MetropolisError
 
 SHIFT_GRID_S = 300
@@ -120,7 +120,7 @@ def _side_by_side(towns: Sequence[Trace]) -> Trace:
     return Trace(
         replace(
             meta,
-            name=f"{meta.name} x {len(towns)}",
+            name=f"{meta.name} x {len(towns)}".lstrip(),
             agents=tuple(
                 f"{name} #{k}" for k, town in enumerate(towns, 1) for name in town.meta.agents
             ),
@@ -154,8 +154,7 @@ def _check_hours(town: Trace, hours: Hours | None) -> None:
     try:
         town.steps_between(*hours)
     except MetropolisError as error:
-        name = cut(town.meta.name) if town.meta.name else "without a name"
-        raise MetropolisError(f"the trace {name} lacks hours: {error}") from None
+        raise MetropolisError(f"{_called(town.meta)} lacks hours: {error}") from None
 
 
 def _check_stretch(hours: Hours, step_s: float) -> None:
@@ -198,27 +197,32 @@ def _check_fit(traces: Sequence[Trace]) -> None:
     if not traces:
         raise MetropolisError("no trace to tile; give at least one")
     first = traces[0].meta
+    called = _called(first)
     if first.graph is not None:
         raise MetropolisError(
-            f"{first.name}: is a trace of a graph; only traces in the plane can be put side by side"
+            f"{called}: is a trace of a graph; only traces in the plane can be put side by side"
         )
     for trace in traces[1:]:
+        other = _called(trace.meta)
         for name in _SHARED:
             value, right = getattr(trace.meta, name), getattr(first, name)
             if value != right:
                 raise MetropolisError(
-                    f"{trace.meta.name}: {name} is {value}; it should be {right} as in {first.name}"
+                    f"{other}: {name} is {value}; it should be {right} as in {called}"
                 )
         if trace.steps != traces[0].steps:
             raise MetropolisError(
-                f"{trace.meta.name}: has {trace.steps} steps; beside {first.name} it should have"
+                f"{other}: has {trace.steps} steps; beside {called} it should have"
                 f" {traces[0].steps}"
             )
         if (trace.meta.map and trace.meta.map.walls.shape) != (first.map and first.map.walls.shape):
             raise MetropolisError(
-                f"{trace.meta.name}: its map has another size than that of {first.name};"
-                " it should be the same"
+                f"{other}: its map has another size than that of {called}; it should be the same"
             )
+
+
+def _called(meta: TraceMeta) -> str:
+    return f"the trace {cut(meta.name)}" if meta.name else "the trace without a name"
 
 
 def _span(towns: Sequence[Trace]) -> int:
