@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,11 @@ DAMAGE: dict[str, tuple[list[Any], list[str]]] = {
     "no JSON at the end": ([GOOD, '{"step": 1'], ["line 2", "not JSON (Expecting ',' del", "at c"]),
     "huge step": (["step,agent", f"{10**20},0"], ["line 2", "a whole number below 2,147,483,648"]),
     "huge prefix id": ([GOOD | {"prefix_id": 2**63}], ["line 1", "below 9,223,372,036,854,"]),
-    "negative prefix id": ([GOOD | {"prefix_id": -2}], ["call 0", "prefix_id is -2", "at least 0"]),
+    "negative prefix id": ([GOOD | {"prefix_id": -1}], ["line 1", "prefix_id is -1", "at least 0"]),
+    "negative chars": (
+        [{"step": 1, "agent": 0, "function": "task_decomp", "output_tokens": 3, "in_chars": -5}],
+        ["line 1", "prompt_chars is -5", "at least 0"],
+    ),
     "CSV parents": (
         ["step,agent,kind,parents", "1,2,talk,a"], ["line 2", "parents is 'a'"]
     ),
@@ -229,6 +234,19 @@ def test_damage_gets_one_sentence(kind: str, tmp_path: Path) -> None:
     with pytest.raises(MetropolisError) as caught:
         import_calls(path, MOVEMENT)
     assert_sentence(caught.value, path, expected)
+
+
+def test_agents_whose_names_are_numbers_have_no_index(tmp_path: Path) -> None:
+    movement = replace(MOVEMENT, meta=replace(MOVEMENT.meta, agents=("1", "2", "x")))
+    for lines in (
+        ["step,agent,prompt_tokens,output_tokens", "1,1,9,2", "1,x,9,2"],
+        [GOOD | {"agent": 1}, GOOD | {"agent": "x"}],
+        [GOOD | {"agent": 1.0}, GOOD | {"agent": "x"}],
+    ):
+        calls = import_calls(log(tmp_path / "log", *lines), movement).calls
+        assert [movement.meta.agents[agent] for agent in calls.agent] == ["1", "x"]
+    with pytest.raises(MetropolisError, match=r"agent is 0; it should be a name in the movement$"):
+        import_calls(log(tmp_path / "log", GOOD | {"agent": 0}), movement)
 
 
 FIELDS = [

@@ -96,6 +96,8 @@ class _Log:
 
     def __init__(self, agents: dict[str, int], steps: int) -> None:
         self.agents = agents
+        self.has_numbers = any(_whole(name) is not None for name in agents)
+        """Whether a name is a number; then no number is an index."""
         self.steps = steps
         self.estimated = False
 
@@ -138,7 +140,7 @@ class _Log:
             model=_text(fields, "model", place) or "",
             prompt_tokens=prompt_tokens,
             output_tokens=self._tokens(fields, "output", completion, function, place),
-            prefix_id=_integer(fields, "prefix_id", place, -1),
+            prefix_id=_size(fields, "prefix_id", place),
             prefix_tokens=prefix_tokens,
             attempts=attempts,
             parents=parents,
@@ -161,13 +163,14 @@ class _Log:
 
     def _agent(self, fields: dict[str, Any], place: str) -> int:
         agent = fields.get("agent")
-        if isinstance(agent, str) and agent in self.agents:
-            return self.agents[agent]
         index = _whole(agent)
-        if index is None or not 0 <= index < len(self.agents):
+        for name in (agent, index):
+            if isinstance(name, str | int) and f"{name}" in self.agents:
+                return self.agents[f"{name}"]
+        if index is None or self.has_numbers or not 0 <= index < len(self.agents):
+            right = "" if self.has_numbers else f", or 0 to {len(self.agents) - 1}"
             raise MetropolisError(
-                f"{place}: agent is {cut(agent)}; it should be a name in the movement,"
-                f" or 0 to {len(self.agents) - 1}"
+                f"{place}: agent is {cut(agent)}; it should be a name in the movement{right}"
             )
         return index
 
@@ -180,7 +183,9 @@ class _Log:
             if tokens < 1:
                 raise MetropolisError(f"{place}: {field} is {tokens}; it should be at least 1")
             return tokens
-        chars = _integer(fields, f"{side}_chars", place, -1 if text is None else len(text))
+        chars = _size(fields, f"{side}_chars", place)
+        if chars < 0 and text is not None:
+            chars = len(text)
         if chars >= 0:
             return max(1, -(-chars // CHARS_PER_TOKEN))
         self.estimated = True
@@ -234,6 +239,14 @@ def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> in
         raise MetropolisError(
             f"{place}: {field} is {cut(value)}; it should be a whole number below {most:,}"
         )
+    return number
+
+
+def _size(fields: dict[str, Any], field: str, place: str) -> int:
+    """A whole number that is at least 0; -1 if it is not given."""
+    number = _integer(fields, field, place, -1)
+    if number < 0 and _value(fields, field, place) is not None:
+        raise MetropolisError(f"{place}: {field} is {number}; it should be at least 0")
     return number
 
 
