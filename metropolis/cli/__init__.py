@@ -178,6 +178,8 @@ def _message_and_status(error: Exception) -> tuple[str | None, int]:
     """Return the message for `error` and the exit status; no message for internal errors."""
     if (sentence := explanation_of(error)) is not None or isinstance(error, MetropolisError):
         return sentence or f"{error}", 2
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: cannot be used: {error.strerror}", 2
     return (f"{error}", 1) if isinstance(error, OSError) else (None, 1)
 
 

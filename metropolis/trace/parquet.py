@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -174,7 +175,7 @@ def read_trace(path: str | Path) -> Trace:
     Raises `MetropolisError` if any part of it is invalid.
     """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         if not (path / IN_RUN).is_file():
             if (path / "run.json").is_file():
                 raise MetropolisError(
@@ -228,7 +229,13 @@ def read_meta(path: Path) -> TraceMeta:
 
 
 def _check_regular(path: Path) -> None:
-    if path.exists() and not path.is_file():  # reading a pipe waits for its writer
+    try:
+        mode = (
+            path.stat().st_mode
+        )  # if there is no file, pyarrow tries a name like s3:/a/b as a URL
+    except (OSError, ValueError) as error:
+        raise MetropolisError(_unreadable(path, error)) from None
+    if not stat.S_ISREG(mode):  # reading a pipe waits for its writer
         raise MetropolisError(f"{path}: is not a regular file; name a trace or a run's folder")
 
 
@@ -250,10 +257,12 @@ def _row_place(path: Path, agents: tuple[str, ...], first: int = 0) -> Place:
 
 
 def _unreadable(path: Path, error: BaseException) -> str:
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
         return f"{path}: does not exist; it should be a trace, a Parquet file"
     if isinstance(error, PermissionError):
         return f"{path}: may not be read by this user; it should be a readable trace"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{path}: cannot be read ({error.strerror}); it should be a readable trace"
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     if path.name == IN_RUN and (path.parent / "run.json").is_file():
         return (

@@ -261,3 +261,23 @@ def test_errors_in_a_file_of_ones_own_are_told_with_the_line(
     assert (status, out) == (2, ""), err
     assert re.fullmatch(r"metropolis: [^\n]*\n", err), err
     assert sentence in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("replay",),
+        ("resume",),
+        ("run", "minimal", "--steps", "2", "--out"),
+        ("trace", "generate", "--agents", "2", "--hours", "1-2", "--out"),
+        ("plan", "show"),
+        ("export", "perfetto"),
+    ],
+    ids=" ".join,
+)
+def test_a_path_that_is_too_long_is_bad_input(
+    metropolis: Command, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / ("x" * 300)
+    refusal = metropolis(*words, path).refusal
+    assert re.fullmatch(rf"metropolis: {path}\S*: cannot be .*File name too long.*\n", refusal)

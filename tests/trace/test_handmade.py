@@ -97,3 +97,11 @@ def test_a_misspelt_key_of_the_metadata_is_refused(tmp_path: Path) -> None:
     pq.write_table(table.replace_schema_metadata({"metropolis": json.dumps(meta)}), path)
     with pytest.raises(MetropolisError, match=r"metadata: has the unknown field 'join_radius'; if"):
         read_trace(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://bucket/a.parquet", "https://host/a.parquet", __file__ + "/a"]
+)
+def test_a_path_is_never_an_address(path: str) -> None:
+    with pytest.raises(MetropolisError, match="does not exist; it should be a trace"):
+        read_trace(path)
