@@ -348,7 +348,8 @@ def test_specs_name_backends(tmp_path: Path) -> None:
         ("replay:", "names no LLM"),
         ("sglang:127.0.0.1:30000", "is not the address of a server"),
         ("openai:", "is not the address of a server"),
-        ("http://", "is not the address of a server"),
+        ("http://", "is not the address of a server; write it like http://127.0.0.1:30000"),
+        ("http://::1:9", r"is not the address of a server; write it like http://\[::1\]:30000"),
     ],
 )
 def test_other_specs_are_refused(spec: str, sentence: str) -> None:

@@ -248,8 +248,9 @@ def parse_url(url: str) -> SplitResult:
     except ValueError:
         is_valid = False
     if not is_valid:
+        host = "[::1]" if "::" in url else "127.0.0.1"
         raise MetropolisError(
-            f"{shown(url)!r} is not the address of a server; write it like http://127.0.0.1:30000"
+            f"{shown(url)!r} is not the address of a server; write it like http://{host}:30000"
         )
     return parsed
 
