@@ -196,7 +196,7 @@ def command(
         )
     if prefix_reuse and reuse is not None:
         raise click.UsageError("--reuse says what is reused; omit --prefix-reuse")
-    settings = _checked_settings(whole, setting, fleets, policies)
+    settings = _checked_settings(whole, setting, fleets, tuple(dict.fromkeys(policies)))
     windows = [
         (text, cut_agents(cut_hours(whole, text), count))
         for text in hours

@@ -139,8 +139,8 @@ def test_misspelt_names_are_told_with_the_nearest(
 
 
 def test_json_has_a_row_for_every_mode_and_setting(replay: Command) -> None:
-    policies = ("--policy", "step", "--policy", "fcfs")
-    found = replay("--instances", "1,3", *policies, "--agents", "2,6", "--json").result
+    policies = ("--policy", "step", "--policy", "fcfs", "--policy", "step")
+    found = replay("--instances", "1,3,1", *policies, "--agents", "2,6", "--json").result
     rows = json.loads(found)
     assert len(rows) == (len(MODES) - 1) * 2 * 2 * 2  # two of six agents lack dependencies by value
     for row in rows:
