@@ -51,6 +51,12 @@ def test_every_pair_is_measured_with_every_seed() -> None:
         assert 0 < one["average_ms"] <= one["p99_ms"]
 
 
+def test_the_title_of_a_narrow_table_is_not_broken_into_words() -> None:
+    narrow = [*SMALL, "--policy=fcfs", "--dispatcher=least_used", "--only=mixes"]
+    result = CliRunner().invoke(serving.command, narrow, catch_exceptions=False)
+    assert "20 programs at load 1.1, 2 x llama-3-8b/l4" in result.output
+
+
 def test_the_tables_name_every_policy_and_dispatcher() -> None:
     result = CliRunner().invoke(serving.command, options(), catch_exceptions=False)
     for name in (*POLICIES, *DISPATCHERS, *MIXES, "replayed", "live", "all simulated"):

@@ -35,6 +35,7 @@ LIVE_DISPATCHERS = ("least_used", "prefix", "kairos")
 OF_MIXES = ("fcfs", "kairos", "mlfq", "plas", "atlas")
 """Mixes have no steps, and Agentix' has no plan of stages, which `topology` needs."""
 PARTS = ("replays", "live", "mixes")
+TITLE_WIDTH = 72
 HOUR = (12.0, 13.0)
 SMALLVILLE = Place("SmallVille", 25, 2, sequences=2, hours=HOUR)
 LIVE = (
@@ -187,7 +188,8 @@ def _by_pair(found: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _matrix(title: str, cells: dict[tuple[str, str], str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title)
+    width = min(len(title), TITLE_WIDTH)  # rich wraps a title at the width of its table
+    table = Table(box=box.SIMPLE_HEAD, title=title, min_width=width)
     table.add_column("", no_wrap=True)
     dispatchers = list(dict.fromkeys(dispatcher for _, dispatcher in cells))
     for dispatcher in dispatchers:
