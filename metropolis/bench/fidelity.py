@@ -131,7 +131,7 @@ def command(
     for name, c in comparisons.items():
         error = "" if c.error is None else f"{c.error:+.1%}"
         table.add_row(name.removesuffix("_s"), f"{c.real:.4f}", f"{c.simulated:.4f}", error)
-    console = Console()
+    console = Console(markup=False, emoji=False)
     print_whole(table, console)
     _print_sensitivity(console, result)
 

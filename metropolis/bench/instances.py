@@ -135,4 +135,4 @@ def command(profile: str, requests: int, repeats: int, as_json: bool) -> None:
             f"{row.makespan_sim_s / 3600:,.1f}",
             f"{row.preemptions:,}",
         )
-    print_whole(table, Console())
+    print_whole(table, Console(markup=False, emoji=False))

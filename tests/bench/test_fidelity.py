@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from metropolis.bench import fidelity
+from metropolis.bench import fidelity, instances
 from metropolis.bench._sensitivity import CHANGES, STATISTICS
 from metropolis.sim.profiles import load_profile
 
@@ -63,12 +64,22 @@ def test_a_queue_amplifies_an_error_of_the_costs(tmp_path: Path) -> None:
     assert "rests on" in table
 
 
-def test_one_request_is_told_as_one(tmp_path: Path) -> None:
+def test_one_request_and_the_name_of_a_profile_are_printed_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "run.csv"
     path.write_text(
         "queued_s,input_tokens,output_tokens,first_token_s,last_token_s\n"
         "0,500,20,0.2,0.8\n0.5,300,0,0.7,0.7\n"
     )
-    table = CliRunner().invoke(fidelity.command, [str(path), "--profile", PROFILE]).output
+    profile = tmp_path / "[" / "b].toml"
+    profile.parent.mkdir()
+    profile.write_text((files("metropolis.sim") / "profiles" / "llama-3-8b.toml").read_text())
+    arguments = ["--profile", f"{profile}/l4"]
+    table = (
+        CliRunner().invoke(fidelity.command, [str(path), *arguments], catch_exceptions=False).output
+    )
+    assert "[/b].toml" in "".join(table.split())
     assert "1 request on " in table
     assert "1 request without output" in table
+    options = ["--requests", "10", "--repeats", "1", *arguments]
+    table = CliRunner().invoke(instances.command, options, catch_exceptions=False).output
+    assert "[/b].toml" in "".join(table.split())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from itertools import product
+from pathlib import Path
 
 import click
 import pytest
@@ -51,10 +53,17 @@ def test_every_pair_is_measured_with_every_seed() -> None:
         assert 0 < one["average_ms"] <= one["p99_ms"]
 
 
-def test_the_title_of_a_narrow_table_is_not_broken_into_words() -> None:
+def test_the_title_of_a_narrow_table_is_not_broken_into_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("[").mkdir()
+    profile = (files("metropolis.sim") / "profiles" / "llama-3-8b.toml").read_text()
+    Path("[/b].toml").write_text(profile)
     narrow = [*SMALL, "--policy=fcfs", "--dispatcher=least_used", "--only=mixes"]
+    narrow += ["--profile", "[/b].toml/l4"]
     result = CliRunner().invoke(serving.command, narrow, catch_exceptions=False)
-    assert "20 programs at load 1.1, 2 x llama-3-8b/l4" in result.output
+    assert "20 programs at load 1.1, 2 x [/b].toml/l4" in result.output
 
 
 def test_the_tables_name_every_policy_and_dispatcher() -> None:

@@ -164,7 +164,7 @@ def command(
         }
         click.echo(json.dumps(settings | {"simulated": simulated, "paper": paper}, indent=2))
         return
-    show(found, Console())
+    show(found, Console(markup=False, emoji=False))
     click.echo(
         f"{programs} chats per instance, {profile}, {sequences} sequences at once, "
         f"preemption by {preemption}; all simulated, lengths are estimates"

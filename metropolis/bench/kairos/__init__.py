@@ -189,7 +189,7 @@ def command(
         }
         click.echo(json.dumps(settings | found_json, indent=2))
         return
-    show(measured, bands, Console())
+    show(measured, bands, Console(markup=False, emoji=False))
     medians = ", ".join(f"{function} {tokens}" for function, tokens in answer_tokens)
     click.echo(
         f"{minutes:g} min of arrivals, {history} programs before them, on {fleet}; all simulated, "

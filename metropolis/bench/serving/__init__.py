@@ -136,7 +136,7 @@ def command(
 def _print(
     societies: Mapping[str, Sequence[Society]], mixes: Sequence[Mixed], reuse: str, seeds: int
 ) -> None:
-    console = Console()
+    console = Console(markup=False, emoji=False)
     shown = f"; {SPREAD} of {seeds} seeds" if seeds > 1 else ""
     for part, found in societies.items():
         for place in dict.fromkeys(one.place for one in found):
