@@ -230,9 +230,8 @@ def read_meta(path: Path) -> TraceMeta:
 
 def _check_regular(path: Path) -> None:
     try:
-        mode = (
-            path.stat().st_mode
-        )  # if there is no file, pyarrow tries a name like s3:/a/b as a URL
+        # A name such as s3:/a/b without a file would be a URL for pyarrow.
+        mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         raise MetropolisError(_unreadable(path, error)) from None
     if not stat.S_ISREG(mode):  # reading a pipe waits for its writer
