@@ -139,18 +139,22 @@ class Snapshot {
   }
 
   // Calls `visit` for the items of a container in order. Returns false as soon as `visit` does, and
-  // if a field is missing.
+  // if a field is missing. The items are kept meanwhile: `visit` may run code of their classes,
+  // which may remove them.
   template <typename Visit>
   static bool visit_items(PyObject* value, Visit visit) {
     if (PyList_CheckExact(value)) {
       for (py::ssize_t i = 0; i < PyList_GET_SIZE(value); ++i) {
-        if (!visit(PyList_GET_ITEM(value, i))) return false;
+        const auto kept = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(value, i));
+        if (!visit(kept.ptr())) return false;
       }
     } else if (PyDict_CheckExact(value)) {
       PyObject *key = nullptr, *item = nullptr;
       py::ssize_t place = 0;
       while (PyDict_Next(value, &place, &key, &item) != 0) {
-        if (!visit(key) || !visit(item)) return false;
+        const auto kept_key = py::reinterpret_borrow<py::object>(key);
+        const auto kept_item = py::reinterpret_borrow<py::object>(item);
+        if (!visit(kept_key.ptr()) || !visit(kept_item.ptr())) return false;
       }
     } else if (PyTuple_CheckExact(value)) {
       for (py::ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
@@ -178,6 +182,7 @@ class Snapshot {
   }
 
   bool match(PyObject* value, std::size_t& at) const {
+    if (at == entries_.size()) return false;  // a container has grown during the visit
     const Entry& entry = entries_[at++];
     if (entry.size == immutable) return entry.object.ptr() == value;
     if (entry.object.ptr() != reinterpret_cast<PyObject*>(Py_TYPE(value))) return false;

@@ -173,3 +173,23 @@ def test_the_same_items() -> None:
     assert have_same_items(items, list(items))
     assert not have_same_items(items, items[:1])
     assert not have_same_items(items, [items[0], float("1.5")])
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_an_item_that_its_class_removes_is_kept_until_it_is_examined(kind: type[Any]) -> None:
+    """Plain data that takes its memory meanwhile would be examined in its place."""
+    others: list[Open] = []
+
+    class Removing(type):
+        def __getattr__(cls, name: str) -> Any:
+            if name == "__dataclass_fields__":
+                container.clear()
+                others.extend(Open() for _ in range(5000))
+            raise AttributeError(name)
+
+    class Removed(metaclass=Removing):
+        pass
+
+    container: Any = [Removed()] if kind is list else {"a": Removed()}
+    assert not Snapshot(container).is_complete
+    assert others
