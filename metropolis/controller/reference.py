@@ -60,11 +60,13 @@ class ReferenceController:
     def handle(self, commits: Sequence[Commit]) -> list[Dispatch]:
         """See `Controller.handle`."""
         for commit in commits:
-            self._check(commit)
+            has_jumped = self._check(commit)
             for agent, position in zip(commit.agents, commit.positions, strict=True):
                 del self._running[agent]
                 self._at[agent] = position
                 self._step[agent] += 1
+            if has_jumped:
+                self._jump_step = max(self._step)
         return self._dispatch_ready()
 
     def blocked_by(self) -> npt.NDArray[np.int32]:
@@ -174,7 +176,8 @@ class ReferenceController:
                 return b
         return None
 
-    def _check(self, commit: Commit) -> None:
+    def _check(self, commit: Commit) -> bool:
+        """Whether an agent jumps; raises MetropolisError on a commit that is refused."""
         check_shape(commit)
         for agent in commit.agents:
             if agent not in self._running:
@@ -188,6 +191,7 @@ class ReferenceController:
                 f"and committed in {format_agents(commit.agents)}; commit exactly what was "
                 "dispatched"
             )
+        has_jumped = False
         for agent, position in zip(commit.agents, commit.positions, strict=True):
             check_position(self._metric, agent, position)
             if self._metric.within(self._at[agent], position, 0, self._max_velocity):
@@ -198,7 +202,8 @@ class ReferenceController:
                     f"to {format_position(position)} "
                     f"at step {self._step[agent]}, further than the velocity {self._max_velocity:g}"
                 )
-            self._jump_step = max(*self._step, self._step[agent] + 1)
+            has_jumped = True
+        return has_jumped
 
 
 def format_agents(agents: Sequence[AgentId]) -> str:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from metropolis.controller.base import InvariantError
 from metropolis.controller.native import NativeController, mined_controller, value_controller
 from metropolis.controller.reference import ReferenceController
 from metropolis.rules.metrics import CHEBYSHEV
@@ -65,6 +66,21 @@ def test_commits(make, commit: Commit, sentence: str) -> None:
     assert str(error.value) == sentence
     controller.validate()
     assert controller.handle([Commit((2,), ((50, 1),))]) == [Dispatch(1, (2,))]
+
+
+@BOTH
+def test_a_refused_jump_changes_nothing(make) -> None:
+    """Agent 2 is too close for its lead, which validation overlooks only after a jump."""
+    starts = [(0, 0), (1, 0), (2, 0)]
+    controller = make(
+        conservative(4, 1), CHEBYSHEV, 1, starts, 9, steps=[0, 0, 5], check_moves=False
+    )
+    controller.start()
+    for _ in range(2):
+        with pytest.raises(InvariantError, match="too close"):
+            controller.validate()
+        with pytest.raises(MetropolisError, match="agent 1 cannot stand at"):
+            controller.handle([Commit((0, 1), ((90, 0), (math.nan, 0)))])
 
 
 @BOTH
