@@ -51,7 +51,9 @@ class SimulatedFleet:
             profile, colon, count = given.rpartition(":")
             if not colon:
                 profile, count = given, "1"
-            is_count = count.isdecimal() and 1 <= int(count) <= INSTANCES_MAX - len(instances)
+            room = INSTANCES_MAX - len(instances)
+            # int() refuses thousands of digits.
+            is_count = count.isdecimal() and 1 <= int(count[:9]) <= room
             if not is_count or (mark and not model.strip()):
                 raise MetropolisError(
                     f"{spec!r} is not an instance: write PROFILE, PROFILE:COUNT or "

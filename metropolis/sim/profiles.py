@@ -141,7 +141,8 @@ def _derived(model: str, table: str) -> ProfileEntry | None:
     gpu, mark, count = table.rpartition("-tp")
     if model not in architectures() or gpu not in GPUS or not count.isdecimal() or not mark:
         return None
-    architecture, tensor_parallel = architectures()[model], int(count)
+    architecture = architectures()[model]
+    tensor_parallel = int(count[:9])  # int() refuses thousands of digits
     if not 1 <= tensor_parallel <= architecture.heads:
         raise MetropolisError(f"{model}/{table}: write -tp1 to -tp{architecture.heads}")
     try:

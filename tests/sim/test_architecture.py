@@ -62,6 +62,9 @@ def test_more_cards_read_less_each_and_hold_more(model: str) -> None:
         ("llama-2-70b/a100-80g-tp1", "cannot hold weights of 138.0 GB"),
         ("vicuna-13b/a100-80g-tp3", "40 heads cannot be divided among 3 GPUs"),
         ("vicuna-13b/a100-80g-tp0", "write -tp1 to -tp40"),
+        pytest.param(
+            f"vicuna-13b/a100-80g-tp{'9' * 5000}", "write -tp1 to -tp40", id="thousands of digits"
+        ),
         ("vicuna-13b/h100-tp1", "there is no profile"),
     ],
 )

@@ -51,6 +51,7 @@ def test_a_profile_file_may_have_a_count(tmp_path: Path) -> None:
         (f"{L4}:0", "write PROFILE, PROFILE:COUNT or"),
         (f"{L4}:many", "write PROFILE, PROFILE:COUNT or"),
         (f"{L4}:1000000", "at most 65,536 instances"),
+        pytest.param(f"{L4}:{'9' * 5000}", "at most 65,536 instances", id="thousands of digits"),
         ("llama-3-8b/l5:2", "there is no profile 'llama-3-8b/l5'"),
         (":2", "there is no profile ''"),
         (f"={L4}", "NAME=PROFILE:COUNT with the model's name"),
