@@ -57,11 +57,7 @@ class Rule:
             )
 
 
-def conservative(
-    perception_radius: float,
-    max_velocity: float,
-    joint_radius: float | None = None,  # noqa: ARG001
-) -> Rule:
+def conservative(perception_radius: float, max_velocity: float) -> Rule:
     """The rule of AI Metropolis §3.2, for worlds that keep only the newest version of a value.
 
     It couples all agents that could act together: its radius is at least versioned's.
@@ -88,20 +84,12 @@ def versioned(
     return Rule(couple, block + ROUNDING)
 
 
-def lockstep(
-    perception_radius: float = 0,  # noqa: ARG001
-    max_velocity: float = 0,  # noqa: ARG001
-    joint_radius: float | None = None,  # noqa: ARG001
-) -> Rule:
+def lockstep() -> Rule:
     """All agents are one cluster: a barrier after every step."""
     return Rule(math.inf, math.inf)
 
 
-def unordered(
-    perception_radius: float = 0,  # noqa: ARG001
-    max_velocity: float = 0,  # noqa: ARG001
-    joint_radius: float | None = None,  # noqa: ARG001
-) -> Rule:
+def unordered() -> Rule:
     """Only each agent's own order: not causal itself, a bound that no causal execution can beat."""
     return Rule(-math.inf, -math.inf)
 
@@ -110,10 +98,10 @@ MakeRule = Callable[[float, float, float | None], Rule]
 """(perception_radius, max_velocity, joint_radius or None for the perception radius)."""
 
 RULES: dict[str, MakeRule] = {
-    "lockstep": lockstep,
-    "conservative": conservative,
+    "lockstep": lambda *_: lockstep(),
+    "conservative": lambda radius, velocity, _: conservative(radius, velocity),
     "versioned": versioned,
-    "no_dependency": unordered,
+    "no_dependency": lambda *_: unordered(),
 }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from metropolis.rules.rules import MakeRule, conservative, lockstep, versioned
+from metropolis.rules.rules import RULES, MakeRule
 
 OUT_OF_ORDER = {"out_of_order": "versioned"}
 """Mode of a run -> the mode of a replay with its usual rule."""
@@ -57,15 +57,15 @@ MODES: dict[str, Mode] = {
     mode.name: mode
     for mode in (
         # one call at a time, as in GenAgent itself (the paper's single-thread)
-        Mode("sequential", rule=lockstep, outstanding_max=1),
+        Mode("sequential", rule=RULES["lockstep"], outstanding_max=1),
         # all agents of a step at once, then a barrier (the paper's parallel-sync)
-        Mode("lockstep", rule=lockstep),
+        Mode("lockstep", rule=RULES["lockstep"]),
         # out of order, AI Metropolis' own rule
-        Mode("conservative", rule=conservative),
+        Mode("conservative", rule=RULES["conservative"]),
         # out of order, with step-versioned state
-        Mode("versioned", rule=versioned),
+        Mode("versioned", rule=RULES["versioned"]),
         # agents run ahead on predictions, and repeat what was wrong
-        Mode("optimistic", rule=versioned, is_optimistic=True),
+        Mode("optimistic", rule=RULES["versioned"], is_optimistic=True),
         # out of order, waiting only for dependencies that the trace proves
         Mode("oracle"),
         # out of order, waiting only for those who changed what an agent reads
