@@ -109,9 +109,10 @@ class Executions:
         return step
 
     def mind_before(self, agent: AgentId, step: Step) -> tuple[Digest, ExecutionId | None] | None:
-        """The mind at the beginning of `step`, and the resolution that it is the result of.
+        """The mind at the beginning of `step`, and the resolution whose result it is.
 
-        That is None for the final mind. None: the step before has no valid result.
+        The resolution is None if the mind is final. Returns None if the step before has no valid
+        result.
         """
         if step == self.final[agent]:
             return self.final_minds[agent], None

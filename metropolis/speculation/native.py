@@ -32,6 +32,9 @@ from metropolis.speculation.base import (
 from metropolis.types import AgentId, Step
 
 _KINDS = {"entity": 0, "entities": 1, "events": 2}
+"""The numbers of `Question::Kind` in the core."""
+_ABORT, _DROP, _COMMIT, _PROMOTE, _RESOLVE, _PROCEED, _PREDICT = range(7)
+"""The numbers of `SpeculationCommand::Kind` in the core."""
 Named = TypeVar("Named", bound=Hashable)
 _Sighting = tuple[int, float, float, int]
 
@@ -211,7 +214,11 @@ class NativeSpeculation:
         return (self._names[name], *seen.position, self._digests[seen.digest])
 
 
-_WITHOUT_MORE: Mapping[int, type[Abort | Drop | Promote]] = {0: Abort, 1: Drop, 3: Promote}
+_WITHOUT_MORE: Mapping[int, type[Abort | Drop | Promote]] = {
+    _ABORT: Abort,
+    _DROP: Drop,
+    _PROMOTE: Promote,
+}
 """Kind -> the command that has an id only."""
 
 
@@ -224,12 +231,12 @@ def _command(
     mind: int,
     sure: bool,
 ) -> Command:
-    if kind == 5:
+    if kind == _PROCEED:
         return Proceed(id, step, agents[0], mind or None, sure)
-    if kind == 6:
+    if kind == _PREDICT:
         return Predict(id, step, agents[0], mind)
-    if kind == 4:
+    if kind == _RESOLVE:
         return Resolve(id, step, agents, proceeds, sure)
-    if kind == 2:
+    if kind == _COMMIT:
         return CommitResult(id, step, agents)
     return _WITHOUT_MORE[kind](id)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from metropolis.controller.base import Controller, InvariantError
+from metropolis.controller.reference import format_agents
 from metropolis.rules.metrics import Metric
 from metropolis.speculation.base import (
     Abort,
@@ -93,7 +94,7 @@ class ReferenceSpeculation:
             if agent not in self._of.agents or not self._of.may_speculate(agent, self._target):
                 raise MetropolisError(f"agent {agent} is not a candidate for speculation")
         if len(set(agents)) != len(agents):
-            raise MetropolisError(f"an agent is named twice: {', '.join(map(str, agents))}")
+            raise MetropolisError(f"an agent is named twice: {format_agents(agents)}")
         for step, agent in sorted((self._of.next(agent), agent) for agent in agents):
             self._proceed(agent, step, sure=False)
         return self._taken()
@@ -164,8 +165,8 @@ class ReferenceSpeculation:
         if sorted(event.minds) != list(members):
             raise MetropolisError(
                 f"the execution {event.id} has the minds of "
-                f"{', '.join(map(str, sorted(event.minds))) or 'nobody'}; "
-                f"it needs those of {', '.join(map(str, members))}"
+                f"{format_agents(sorted(event.minds)) or 'nobody'}; "
+                f"it needs those of {format_agents(members)}"
             )
         for agent, body in enumerate(self._of.bodies):
             if event.writes.get(body, event) is None:

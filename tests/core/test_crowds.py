@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from metropolis import _core
+from tests.core.speculation_cases import PROCEED, RESOLVE
 
 CHEBYSHEV = _core.plane_metric("chebyshev")
 
@@ -18,7 +19,7 @@ def test_a_crowd_that_waits_for_one_that_has_failed() -> None:
 
     Nothing is resolved before the slowest agent has come: the crowd waits for the one that failed.
     """
-    count, proceed, resolve = 400, 5, 4
+    count = 400
     starts = np.array([*[(0, 0)] * count, (500, 0)], float)
     controller = _core.make_controller(2, 1000, CHEBYSHEV, 1, starts, 9)
     speculation = _core.Speculation(
@@ -34,10 +35,10 @@ def test_a_crowd_that_waits_for_one_that_has_failed() -> None:
     for command in speculation.start():
         if command[3] != (count,):
             proceeded(command)
-    [(_, id, _, crowd, *_)] = [one for one in speculation.settle() if one[0] == resolve]
+    [(_, id, _, crowd, *_)] = [one for one in speculation.settle() if one[0] == RESOLVE]
     speculation.resolved(id, [], [], [], [(agent, 0) for agent in crowd], [])
     speculation.settle()
-    ahead = [one for one in speculation.speculate(range(count)) if one[0] == proceed]
+    ahead = [one for one in speculation.speculate(range(count)) if one[0] == PROCEED]
     proceeded(ahead[0])
     [(_, id, *_)] = speculation.settle()
     speculation.failed(id)

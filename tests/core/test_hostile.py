@@ -17,6 +17,7 @@ import pytest
 from metropolis import _core
 from tests.core.cases import public_names
 from tests.core.fuzz import fuzz
+from tests.core.speculation_cases import PROCEED, RESOLVE
 
 EXTENSION = Path(_core.__file__)
 CAMPAIGN_CASES = int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "30000"))
@@ -203,18 +204,17 @@ def test_steps_that_another_commits_with_a_speculation_s_controller_are_reported
         target_step=20, bodies=[0, 1, 2], minds=[0] * 3,
         entities=[(agent, *place, 0) for agent, place in enumerate(places)],
     )  # fmt: skip
-    proceed, resolve = 5, 4
 
     def end(command: Any, digest: int, reads: Any = ()) -> list[Any]:
         kind, id, _, agents, *_ = command
-        if kind == proceed:
+        if kind == PROCEED:
             speculation.observed(id, reads)
             speculation.proceeded(id)
         else:
             [agent] = agents
             written = [(agent, (*places[agent], digest))]
             speculation.resolved(id, [], written, [], [(agent, digest)], [])
-        return [one for one in speculation.settle() if one[0] == resolve]
+        return [one for one in speculation.settle() if one[0] == RESOLVE]
 
     def ahead(agent: int, digest: int, reads: Any = ()) -> None:
         [command] = speculation.speculate([agent])
