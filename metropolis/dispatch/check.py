@@ -27,7 +27,7 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     cancelled, some promoted before; all requests are ranked in between and at the end. Raises
     PluginError if a method or property fails, and MetropolisError if `make` is not callable.
     """
-    _check_callable(make, "policies")
+    check_callable(make, "policies")
     policy, twin = make(), make()
     bits = read(policy, "rank_bits")
     is_width = type(bits) is int and 0 < bits <= RANK_BITS
@@ -61,7 +61,7 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
 
     Raises PluginError if a method or property fails, and MetropolisError if `make` is not callable.
     """
-    _check_callable(make, "dispatchers")
+    check_callable(make, "dispatchers")
     dispatcher = make(FLEET)
     _require(read(dispatcher, "fleet") == FLEET, "fleet must be the one it was made for")
     draw, now_s = Random(f"{seed} dispatch"), 0.0
@@ -89,7 +89,8 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
         _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
 
 
-def _check_callable(make: object, kind: str) -> None:
+def check_callable(make: object, kind: str) -> None:
+    """Raise MetropolisError if `make` is not callable; `kind` is the noun for what it makes."""
     if not callable(make):
         raise MetropolisError(
             f"{cut(make)} is not callable; give the class of the {kind}, or a function that makes "

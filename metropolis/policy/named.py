@@ -84,10 +84,12 @@ def named(group: str, text: str) -> Callable[..., Any]:
         for parameter in signature_of(make).parameters.values()
         if parameter.default is Parameter.empty and parameter.kind not in _ANY_NUMBER
     ]
-    for missing in required[group == DISPATCHERS :]:  # a dispatcher gets its fleet
+    if group == DISPATCHERS:
+        required = required[1:]  # a dispatcher gets its fleet
+    if required:
         raise MetropolisError(
-            f"{name}: the parameter {missing!r} of its constructor has no default; give it one: "
-            "options are parameters with a default"
+            f"{name}: the parameter {required[0]!r} of its constructor has no default; give it "
+            "one: options are parameters with a default"
         )
     return partial(_made, name, make, **(_options(name, make, given) if colon else {}))
 

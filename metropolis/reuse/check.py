@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from metropolis.names import cut
+from metropolis.dispatch.check import check_callable
 from metropolis.policy.base import QueuedRequest
 from metropolis.policy.faults import read
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest
@@ -32,11 +32,7 @@ def check_reuse(
     Raises PluginError if a method fails or returns what is not allowed, and MetropolisError if
     `make` is not callable or no model is named.
     """
-    if not callable(make):
-        raise MetropolisError(
-            f"{cut(make)} is not callable; give the class of the reuse, or a function that makes "
-            "one, not its name and not an instance"
-        )
+    check_callable(make, "reuse")
     if not models:
         raise MetropolisError("models is empty; name the models that the reuse is for")
     reuse, twin, draw = make(), make(), Random(f"{seed} reuse")

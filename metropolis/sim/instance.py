@@ -24,8 +24,9 @@ class Start:
     """What a prefill starts from beside the instance's own cache."""
 
     reused_tokens: int = 0
-    """See `metropolis._core.Request`, as for the next."""
+    """Leading tokens of the prompt that start from another cache."""
     reused_share: float = 0.0
+    """Share of their prefill that is left, from 0 to 1."""
     ready_sim_s: float = 0.0
     """When enough of the reused cache has arrived."""
 
@@ -131,7 +132,7 @@ class SimulatedInstance:
         return self._pool.status().sequence_tokens + loading
 
     def cached_tokens(self, prefix: tuple[tuple[int, int], ...]) -> int:
-        """Leading tokens of `prefix` in its prefix cache, in whole blocks, likewise."""
+        """Leading tokens of `prefix` in its prefix cache, in whole blocks, at the same time."""
         return self._pool.cached_tokens(0, prefix)
 
     def advance(self, now_sim_s: float) -> list[ServedRequest | Aborted]:

@@ -18,9 +18,7 @@ import numpy as np
 
 from metropolis.controller.base import Controller
 from metropolis.rules.metrics import (
-    CHEBYSHEV,
-    EUCLIDEAN,
-    MANHATTAN,
+    PLANE_METRICS,
     GenAgent,
     Geodesic,
     Hops,
@@ -127,7 +125,7 @@ def random_world(seed: int, *, meets: bool = True) -> World:
             around = ((int(p[0]) + i, int(p[1]) + j) for i, j in _square(radius))
             return [t for t in around if metric.flaw(t) is None]
     else:
-        metric = {m.name: m for m in (CHEBYSHEV, EUCLIDEAN, MANHATTAN)}[kind]
+        metric = PLANE_METRICS[kind]
         low = random.choice([0, -side // 2, 10**6])
         places = [(low + x, low + y) for x, y in product(range(side), repeat=2)]
 
