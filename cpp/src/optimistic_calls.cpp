@@ -22,14 +22,12 @@ OptimisticCalls::OptimisticCalls(const TraceView& trace, InstancePool& instances
       answered_(trace.prompt_tokens.size()) {}
 
 bool OptimisticCalls::add(ExecutionId id, Step step, AgentId agent, bool sure) {
-  const std::size_t row = trace_.row(step, agent);
-  const auto first = static_cast<std::size_t>(trace_.call_offsets[row]);
-  const auto end = static_cast<std::size_t>(trace_.call_offsets[row + 1]);
+  const auto [first, end] = trace_.calls_of(step, agent);
   if (first == end) return false;
   Calls& added = executions_[id];
   added = {first, sure, end - first, std::vector<Call>(end - first)};
   for (std::size_t call = first; call < end; ++call) {
-    for (const std::int64_t index : parents_of(call)) {
+    for (const std::int64_t index : trace_.parents_of(call)) {
       const auto parent = static_cast<std::size_t>(index);
       if (!added.has(parent)) {
         if (answered_[parent]) continue;
@@ -129,7 +127,7 @@ void OptimisticCalls::complete(ExecutionId id, std::size_t call, const Completio
   completed.completed_sim_s = completion.last_token_sim_s;
   completed.instance = completion.instance;
   for (std::size_t child = calls.first; calls.has(child); ++child) {
-    for (const std::int64_t parent : parents_of(child)) {
+    for (const std::int64_t parent : trace_.parents_of(child)) {
       if (static_cast<std::size_t>(parent) == call) answered(id, child);
     }
   }
@@ -146,12 +144,6 @@ void OptimisticCalls::answered(ExecutionId id, std::size_t child) {
   const auto found = executions_.find(id);
   if (found == executions_.end()) return;  // aborted
   if (--found->second.at(child).open_parents == 0) ready_.insert({child, id});
-}
-
-std::span<const std::int64_t> OptimisticCalls::parents_of(std::size_t call) const {
-  const auto first = static_cast<std::size_t>(trace_.parent_offsets[call]);
-  const auto end = static_cast<std::size_t>(trace_.parent_offsets[call + 1]);
-  return trace_.parents.subspan(first, end - first);
 }
 
 }  // namespace metropolis

@@ -59,7 +59,6 @@ class OptimisticCalls {
   void submit(std::size_t call, ExecutionId id);
   void complete(ExecutionId id, std::size_t call, const Completion& completion);
   void answered(ExecutionId id, std::size_t child);
-  std::span<const std::int64_t> parents_of(std::size_t call) const;
 
   TraceView trace_;
   InstancePool& instances_;

@@ -95,12 +95,10 @@ Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& ins
   children_.resize(trace_.parents.size());
   std::vector<std::int64_t> next(child_offsets_.begin(), child_offsets_.end());
   for (std::size_t call = 0; call < calls; ++call) {
-    const auto begin = static_cast<std::size_t>(trace_.parent_offsets[call]);
-    const auto end = static_cast<std::size_t>(trace_.parent_offsets[call + 1]);
-    open_parents_[call] = static_cast<std::int32_t>(end - begin);
-    for (std::size_t i = begin; i < end; ++i) {
-      const auto parent = static_cast<std::size_t>(trace_.parents[i]);
-      children_[static_cast<std::size_t>(next[parent]++)] = call;
+    const auto parents = trace_.parents_of(call);
+    open_parents_[call] = static_cast<std::int32_t>(parents.size());
+    for (const std::int64_t parent : parents) {
+      children_[static_cast<std::size_t>(next[static_cast<std::size_t>(parent)]++)] = call;
     }
   }
 }
@@ -168,14 +166,10 @@ void Replay::dispatch() {
       dispatched_sim_s_[at] = now_sim_s_;
       cluster_[at] = members.front();
       blocked_by_[at] = awaited(command.step, agent);
-      const auto begin = static_cast<std::size_t>(trace_.call_offsets[at]);
-      const auto end = static_cast<std::size_t>(trace_.call_offsets[at + 1]);
-      open_calls_[index] = static_cast<std::int64_t>(end - begin);
-      if (begin == end) {
-        finish_agent(agent);
-        continue;
-      }
-      for (std::size_t call = begin; call < end; ++call) enqueue_if_ready(call);
+      const auto [first, end] = trace_.calls_of(command.step, agent);
+      open_calls_[index] = static_cast<std::int64_t>(end - first);
+      if (first == end) finish_agent(agent);
+      for (std::size_t call = first; call < end; ++call) enqueue_if_ready(call);
     }
   }
   dispatches_.clear();

@@ -48,12 +48,6 @@ void check_call_rows(const TraceView& trace) {
   }
 }
 
-std::span<const std::int64_t> parents_of(const TraceView& trace, std::size_t call) {
-  const auto begin = static_cast<std::size_t>(trace.parent_offsets[call]);
-  const auto end = static_cast<std::size_t>(trace.parent_offsets[call + 1]);
-  return trace.parents.subspan(begin, end - begin);
-}
-
 // Whether the parents are acyclic, by depth-first search.
 bool acyclic(const TraceView& trace) {
   const std::size_t calls = trace.call_step.size();
@@ -64,7 +58,7 @@ bool acyclic(const TraceView& trace) {
     while (!path.empty()) {
       auto& [call, next] = path.back();
       seen[call] = 1;
-      const auto parents = parents_of(trace, call);
+      const auto parents = trace.parents_of(call);
       if (next == parents.size()) {
         seen[call] = 2;
         path.pop_back();
@@ -82,7 +76,7 @@ void check_parents(const TraceView& trace) {
   const std::size_t calls = trace.call_step.size();
   bool before = true;  // whether all parents are before their children: then there is no cycle
   for (std::size_t call = 0; call < calls; ++call) {
-    for (const std::int64_t parent : parents_of(trace, call)) {
+    for (const std::int64_t parent : trace.parents_of(call)) {
       const auto index = static_cast<std::size_t>(parent);
       if (index >= calls || trace.call_step[index] != trace.call_step[call]) {
         throw fault("parent " + std::to_string(parent) + " of call " + std::to_string(call) +

@@ -15,6 +15,7 @@
 #include <functional>
 #include <queue>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "metropolis/controller.hpp"
@@ -53,6 +54,16 @@ struct TraceView {
     for (std::size_t i = first; i < end; ++i) {
       if (value_ago[i] <= step) visit(value_writers[i], value_ago[i]);
     }
+  }
+  // The first call of an agent-step, and the one after its last.
+  std::pair<std::size_t, std::size_t> calls_of(Step step, AgentId agent) const {
+    const std::size_t at = row(step, agent);
+    return {static_cast<std::size_t>(call_offsets[at]),
+            static_cast<std::size_t>(call_offsets[at + 1])};
+  }
+  std::span<const std::int64_t> parents_of(std::size_t call) const {
+    const auto first = static_cast<std::size_t>(parent_offsets[call]);
+    return parents.subspan(first, static_cast<std::size_t>(parent_offsets[call + 1]) - first);
   }
   std::size_t row(Step step, AgentId agent) const {
     return static_cast<std::size_t>(step) * static_cast<std::size_t>(agents) +
