@@ -153,7 +153,7 @@ std::vector<LeftPlaces::Leavers*> LeftPlaces::near(Position centre, double radiu
     const auto node = static_cast<std::int32_t>(centre.x);
     for (const std::int32_t other : ball(*hops->graph(), node, radius)) add({other, 0});
   } else {
-    const double far = radius + PlaneMetric::ROUNDING;
+    const double far = radius + ROUNDING;
     const Cell low = cell(centre.x - far, centre.y - far);
     const Cell high = cell(centre.x + far, centre.y + far);
     for (std::int64_t x = low.first; x <= high.first; ++x) {

@@ -110,15 +110,17 @@ Tiles::Tiles(std::span<const std::uint8_t> walls, int width, int height, int hor
   open_ = std::make_shared<std::vector<std::uint64_t>>(std::move(open));
 }
 
-bool Tiles::stands(Position p) const {
+bool Tiles::has_tile(Position p) const {
   return p.x >= 0 && p.x < width_ && p.y >= 0 && p.y < height_ && p.x == std::floor(p.x) &&
-         p.y == std::floor(p.y) && !wall(tile(p));
+         p.y == std::floor(p.y);
+}
+
+bool Tiles::stands(Position p) const {
+  return has_tile(p) && !wall(tile(p));
 }
 
 std::string Tiles::flaw(Position p) const {
-  const bool inside = p.x >= 0 && p.x < width_ && p.y >= 0 && p.y < height_ &&
-                      p.x == std::floor(p.x) && p.y == std::floor(p.y);
-  if (inside) return "it is a wall";
+  if (has_tile(p)) return "it is a wall";
   return "it must be a tile of the map, which is " + std::to_string(width_) + " x " +
          std::to_string(height_);
 }
@@ -164,7 +166,7 @@ Tiles::DistanceField Tiles::measure(Tile centre, int radius, const std::vector<T
     const int x = field.x0 + static_cast<int>(64 * word), y = field.y0 + static_cast<int>(row);
     low = {std::min(low.x, x + std::countr_zero(tiles)), std::min(low.y, y)};
     high = {std::max(high.x, x + 63 - std::countl_zero(tiles)), std::max(high.y, y)};
-    std::uint8_t* const found = &field.at({x, y});
+    std::uint8_t* const found = &field.steps[field.index({x, y})];
     for (; tiles != 0; tiles &= tiles - 1) {
       found[std::countr_zero(tiles)] = static_cast<std::uint8_t>(steps);
     }
@@ -206,7 +208,7 @@ Tiles::DistanceField Tiles::DistanceField::cut(Tile low, Tile high) const {
   DistanceField part{low.x, low.y, high.x - low.x + 1, high.y - low.y + 1, depth, {}};
   part.steps.reserve(static_cast<std::size_t>(part.width * part.height));
   for (int y = low.y; y <= high.y; ++y) {
-    const auto row = steps.begin() + ((y - y0) * width + low.x - x0);
+    const auto row = steps.begin() + static_cast<std::ptrdiff_t>(index({low.x, y}));
     part.steps.insert(part.steps.end(), row, row + part.width);
   }
   return part;

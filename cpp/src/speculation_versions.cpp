@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "speculation_checks.hpp"
+
 namespace metropolis {
 
 namespace {
@@ -178,7 +180,7 @@ std::vector<SpeculationVersions::Version>::iterator SpeculationVersions::written
   const auto found =
       std::ranges::find(versions, &result, [](const Version& one) { return one.result.get(); });
   if (found != versions.end()) return found;
-  throw std::invalid_argument("what the execution " + std::to_string(result.id) +
+  throw std::invalid_argument("what " + name_of(result.id) +
                               " has written is collected; has its controller been used elsewhere?");
 }
 
@@ -221,7 +223,7 @@ void SpeculationVersions::for_all(Step step, bool final, const Visit& visit) con
 // Calls visit(key) for each cell within `radius` of `centre`; requires a planar metric.
 template <class Visit>
 void SpeculationVersions::for_cells(Position centre, double radius, const Visit& visit) const {
-  const double far = radius + PlaneMetric::ROUNDING;
+  const double far = radius + ROUNDING;
   const auto line = [&](double at) { return static_cast<std::int64_t>(std::floor(at / side_)); };
   const std::int64_t right = line(centre.x + far), bottom = line(centre.y + far);
   for (std::int64_t column = line(centre.x - far); column <= right; ++column) {

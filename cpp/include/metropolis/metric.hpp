@@ -27,46 +27,42 @@
 
 namespace metropolis {
 
+// More than the spacing of doubles at the largest coordinates of the plane.
+inline constexpr double ROUNDING = 1e-6;
+
+// M has the distance; the metrics derive from this.
+template <class M>
 struct PlaneMetric {
   static constexpr bool PLANAR = true;
   static constexpr bool UNIFORM = true;
   static constexpr double COORDINATE_MAX = 1e9;
-  static constexpr double ROUNDING = 1e-6;  // more than the spacing of doubles at COORDINATE_MAX
   static bool stands(Position p) {
     return std::abs(p.x) <= COORDINATE_MAX && std::abs(p.y) <= COORDINATE_MAX;
   }
   static std::string flaw(Position) { return "its coordinates must lie within ±1e+09"; }
-};
-
-struct Chebyshev : PlaneMetric {
-  static double distance(Position p, Position q) {
-    return std::max(std::abs(p.x - q.x), std::abs(p.y - q.y));
-  }
   static bool within(Position p, Position q, double radius, double reach) {
-    return distance(p, q) <= radius + reach;
+    return M::distance(p, q) <= radius + reach;
   }
   static bool perceives(Position p, Position q, double radius) { return within(p, q, radius, 0); }
 };
 
-struct Euclidean : PlaneMetric {
+struct Chebyshev : PlaneMetric<Chebyshev> {
+  static double distance(Position p, Position q) {
+    return std::max(std::abs(p.x - q.x), std::abs(p.y - q.y));
+  }
+};
+
+struct Euclidean : PlaneMetric<Euclidean> {
   static double distance(Position p, Position q) {
     const double dx = p.x - q.x, dy = p.y - q.y;
     return std::sqrt(dx * dx + dy * dy);
   }
-  static bool within(Position p, Position q, double radius, double reach) {
-    return distance(p, q) <= radius + reach;
-  }
-  static bool perceives(Position p, Position q, double radius) { return within(p, q, radius, 0); }
 };
 
-struct Manhattan : PlaneMetric {
+struct Manhattan : PlaneMetric<Manhattan> {
   static double distance(Position p, Position q) {
     return std::abs(p.x - q.x) + std::abs(p.y - q.y);
   }
-  static bool within(Position p, Position q, double radius, double reach) {
-    return distance(p, q) <= radius + reach;
-  }
-  static bool perceives(Position p, Position q, double radius) { return within(p, q, radius, 0); }
 };
 
 // Distance fields by their origin, computed on demand; all are dropped at once when their memory is
@@ -123,12 +119,10 @@ class Tiles {
     bool covers(Tile t) const {
       return t.x >= x0 && t.x < x0 + width && t.y >= y0 && t.y < y0 + height;
     }
-    std::uint8_t& at(Tile t) {
-      return steps[static_cast<std::size_t>((t.y - y0) * width + t.x - x0)];
+    std::size_t index(Tile t) const {
+      return static_cast<std::size_t>((t.y - y0) * width + t.x - x0);
     }
-    std::uint8_t steps_to(Tile t) const {
-      return covers(t) ? steps[static_cast<std::size_t>((t.y - y0) * width + t.x - x0)] : FAR;
-    }
+    std::uint8_t steps_to(Tile t) const { return covers(t) ? steps[index(t)] : FAR; }
     DistanceField cut(Tile low, Tile high) const;  // to the window with these corners
   };
   static constexpr std::uint8_t FAR = 255;
@@ -158,6 +152,7 @@ class Tiles {
   int extent() const { return std::max(width_, height_); }
 
  private:
+  bool has_tile(Position p) const;  // whether p is a tile of the map, perhaps a wall
   static std::size_t index_of_word(int x) { return static_cast<std::size_t>(x) / 64; }
 
   std::shared_ptr<const std::vector<std::uint8_t>> walls_;
