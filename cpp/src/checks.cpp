@@ -1,6 +1,8 @@
 #include "metropolis/checks.hpp"
 
+#include <cmath>
 #include <cstdio>
+#include <variant>
 
 namespace metropolis {
 
@@ -62,9 +64,9 @@ void check_agent(AgentId agent, std::size_t count) {
                               std::to_string(count));
 }
 
-void check_start(const Rule& rule, const Metric& metric, double max_velocity,
-                 std::span<const Position> positions, std::span<const Step> steps,
-                 Step target_step) {
+namespace {
+
+void check_rule(const Rule& rule) {
   if (!(rule.couple_radius <= rule.block_radius)) {
     throw std::invalid_argument("the couple radius " + format_number(rule.couple_radius) +
                                 " exceeds the block radius " + format_number(rule.block_radius) +
@@ -80,46 +82,59 @@ void check_start(const Rule& rule, const Metric& metric, double max_velocity,
     throw std::invalid_argument("a radius is " + format_number(radius) +
                                 "; it must be infinite or within ±" + format_number(RADIUS_MAX));
   }
-  if (!(max_velocity >= 0 && std::isfinite(max_velocity))) {
-    throw std::invalid_argument("the velocity is " + format_number(max_velocity) +
-                                "; it must be finite and >= 0");
+}
+
+void check_velocity(double max_velocity) {
+  if (max_velocity >= 0 && max_velocity <= VELOCITY_MAX) return;
+  const bool is_large = max_velocity > 0 && std::isfinite(max_velocity);
+  throw std::invalid_argument(
+      "the velocity is " + format_number(max_velocity) + "; it must be " +
+      (is_large ? "at most " + format_number(VELOCITY_MAX) : "finite and >= 0"));
+}
+
+void check_target(Step target_step) {
+  if (target_step >= 0 && target_step <= STEP_MAX) return;
+  throw std::invalid_argument("the target step is " + std::to_string(target_step) +
+                              "; it must be " +
+                              (target_step < 0 ? ">= 0" : "at most " + std::to_string(STEP_MAX)));
+}
+
+void check_steps(const Rule& rule, std::span<const Step> steps, Step target_step) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto refuse = [&](const std::string& flaw) {
+      throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
+                                  std::to_string(steps[i]) + flaw);
+    };
+    const auto refuse_both = [&](const std::string& flaw) {
+      refuse(" and agent 0 at " + std::to_string(steps[0]) + flaw);
+    };
+    if (steps[i] < 0 || steps[i] > target_step) {
+      refuse("; it must be from 0 to " + std::to_string(target_step));
+    }
+    if (std::abs(steps[i] - steps[0]) > SKEW_MAX) {
+      refuse_both("; they must be at most " + std::to_string(SKEW_MAX) + " steps apart");
+    }
+    if (rule.is_lockstep() && steps[i] != steps[0]) {
+      refuse_both(
+          "; in lockstep all start together: continue out of order first, or from a checkpoint, "
+          "with the store memory");
+    }
   }
-  if (max_velocity > VELOCITY_MAX) {
-    throw std::invalid_argument("the velocity is " + format_number(max_velocity) +
-                                "; it must be at most " + format_number(VELOCITY_MAX));
-  }
-  if (target_step < 0) {
-    throw std::invalid_argument("the target step is " + std::to_string(target_step) +
-                                "; it must be >= 0");
-  }
-  if (target_step > STEP_MAX) {
-    throw std::invalid_argument("the target step is " + std::to_string(target_step) +
-                                "; it must be at most " + std::to_string(STEP_MAX));
-  }
+}
+
+}  // namespace
+
+void check_start(const Rule& rule, const Metric& metric, double max_velocity,
+                 std::span<const Position> positions, std::span<const Step> steps,
+                 Step target_step) {
+  check_rule(rule);
+  check_velocity(max_velocity);
+  check_target(target_step);
   if (!steps.empty() && steps.size() != positions.size()) {
     throw std::invalid_argument("there are " + std::to_string(steps.size()) + " steps for " +
                                 std::to_string(positions.size()) + " agents");
   }
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    if (steps[i] < 0 || steps[i] > target_step) {
-      throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
-                                  std::to_string(steps[i]) + "; it must be from 0 to " +
-                                  std::to_string(target_step));
-    }
-    if (std::abs(steps[i] - steps[0]) > SKEW_MAX) {
-      throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
-                                  std::to_string(steps[i]) + " and agent 0 at " +
-                                  std::to_string(steps[0]) + "; they must be at most " +
-                                  std::to_string(SKEW_MAX) + " steps apart");
-    }
-    if (std::isinf(rule.couple_radius) && rule.couple_radius > 0 && steps[i] != steps[0]) {
-      throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
-                                  std::to_string(steps[i]) + " and agent 0 at " +
-                                  std::to_string(steps[0]) +
-                                  "; in lockstep all start together: continue out of order first, "
-                                  "or from a checkpoint, with the store memory");
-    }
-  }
+  check_steps(rule, steps, target_step);
   std::visit(
       [&](const auto& chosen) {
         for (std::size_t i = 0; i < positions.size(); ++i) {

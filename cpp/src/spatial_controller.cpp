@@ -1,6 +1,5 @@
 #include "spatial_controller.hpp"
 
-#include <cmath>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -17,7 +16,7 @@ std::unique_ptr<Controller> make_controller(const Rule& rule, const Metric& metr
                                             std::span<const Step> steps, Step target_step,
                                             bool check_moves) {
   check_start(rule, metric, max_velocity, positions, steps, target_step);
-  if (std::isinf(rule.couple_radius) && rule.couple_radius > 0) {
+  if (rule.is_lockstep()) {
     return make_barrier_controller(metric, max_velocity, positions, steps.empty() ? 0 : steps[0],
                                    target_step, check_moves);
   }

@@ -1,13 +1,10 @@
 // Checks of arguments and their messages, which are those of metropolis/controller/reference.py.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <variant>
-#include <vector>
 
 #include "metropolis/metric.hpp"
 #include "metropolis/rule.hpp"

@@ -1,6 +1,8 @@
 // A rule of causality: two radii over Metric::within. Derived in metropolis/rules/rules.py.
 #pragma once
 
+#include <limits>
+
 namespace metropolis {
 
 // Agents of one step are coupled within couple_radius; an agent k > 0 steps ahead of another is
@@ -9,6 +11,8 @@ namespace metropolis {
 struct Rule {
   double couple_radius;
   double block_radius;
+
+  bool is_lockstep() const { return couple_radius == std::numeric_limits<double>::infinity(); }
 };
 
 }  // namespace metropolis
