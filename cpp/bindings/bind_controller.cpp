@@ -20,6 +20,7 @@
 namespace py = pybind11;
 using namespace metropolis;
 using namespace metropolis_bindings;
+using namespace pybind11::literals;
 
 namespace {
 
@@ -139,7 +140,6 @@ py::dict bench(double couple_radius, double block_radius, const BoundMetric& met
     const py::gil_scoped_release release;
     result = bench_controller({couple_radius, block_radius}, metric.metric, options);
   }
-  using namespace py::literals;
   return py::dict("agent_steps"_a = result.agent_steps, "cpu_s"_a = result.cpu_s,
                   "construct_cpu_s"_a = result.construct_cpu_s, "commits"_a = result.commits,
                   "commit_p50_us"_a = result.commit_p50_us,
@@ -151,7 +151,6 @@ py::dict bench(double couple_radius, double block_radius, const BoundMetric& met
 }  // namespace
 
 void bind_controller(py::module_& m) {
-  using namespace py::literals;
   py::class_<BoundMetric>(m, "Metric", py::is_final())
       .def("within", within_of, "p"_a, "q"_a, "radius"_a, "reach"_a)
       .def("flaw", flaw_of, "p"_a);

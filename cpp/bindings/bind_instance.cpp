@@ -17,6 +17,7 @@
 namespace py = pybind11;
 using namespace metropolis;
 using namespace metropolis_bindings;
+using namespace pybind11::literals;
 
 namespace {
 
@@ -114,14 +115,12 @@ void bind_profile(py::module_& m) {
                             block_tokens,  chunk_tokens, max_sequences, kv_bytes_per_token,
                             pcie_gb_per_s, host_gb};
            }),
-           py::kw_only(), py::arg("w_ms") = 0.0, py::arg("g_ms") = 0.0, py::arg("h_ms") = 0.0,
-           py::arg("b_ms") = 0.0, py::arg("k_ms") = 0.0, py::arg("q_ms") = 0.0,
-           py::arg("c_ms") = 0.0, py::arg("k_mixed_ms") = 0.0, py::arg("c_once") = false,
-           py::arg("d_ms") = 0.0, py::arg("e_ms") = 0.0, py::arg("kv_capacity_tokens"),
-           py::arg("block_tokens") = defaults.block_tokens,
-           py::arg("chunk_tokens") = defaults.chunk_tokens,
-           py::arg("max_sequences") = defaults.max_sequences, py::arg("kv_bytes_per_token") = 0,
-           py::arg("pcie_gb_per_s") = 0.0, py::arg("host_gb") = 0.0)
+           py::kw_only(), "w_ms"_a = 0.0, "g_ms"_a = 0.0, "h_ms"_a = 0.0, "b_ms"_a = 0.0,
+           "k_ms"_a = 0.0, "q_ms"_a = 0.0, "c_ms"_a = 0.0, "k_mixed_ms"_a = 0.0, "c_once"_a = false,
+           "d_ms"_a = 0.0, "e_ms"_a = 0.0, "kv_capacity_tokens"_a,
+           "block_tokens"_a = defaults.block_tokens, "chunk_tokens"_a = defaults.chunk_tokens,
+           "max_sequences"_a = defaults.max_sequences, "kv_bytes_per_token"_a = 0,
+           "pcie_gb_per_s"_a = 0.0, "host_gb"_a = 0.0)
       .def("__copy__", [](const Profile& profile) { return Profile(profile); })
       .def_readwrite("w_ms", &Profile::w_ms)
       .def_readwrite("g_ms", &Profile::g_ms)
@@ -155,9 +154,8 @@ void bind_instance(py::module_& m) {
             return Request{prompt_tokens,       output_tokens, priority,
                            segments_of(prefix), reused_tokens, reused_share};
           }),
-          py::arg("prompt_tokens"), py::arg("output_tokens"), py::arg("priority") = 0,
-          py::arg("prefix") = py::tuple(), py::arg("reused_tokens") = 0,
-          py::arg("reused_share") = 0.0)
+          "prompt_tokens"_a, "output_tokens"_a, "priority"_a = 0, "prefix"_a = py::tuple(),
+          "reused_tokens"_a = 0, "reused_share"_a = 0.0)
       .def_readonly("prompt_tokens", &Request::prompt_tokens)
       .def_readonly("output_tokens", &Request::output_tokens)
       .def_readonly("priority", &Request::priority)
@@ -205,15 +203,13 @@ void bind_instance(py::module_& m) {
                  profile, options_of(instances, prefix_reuse, preemption, decision_iterations,
                                      schedule, chunked_prefill, watermark, surplus));
            }),
-           py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
-           py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1,
-           py::arg("schedule") = "mixed", py::arg("chunked_prefill") = true,
-           py::arg("watermark") = 0.0, py::arg("surplus") = false)
-      .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
-      .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"),
-           py::arg("keep") = false)
-      .def("discard", &InstancePool::discard, py::arg("id"), py::arg("now_sim_s"))
-      .def("reprioritize", &InstancePool::reprioritize, py::arg("priorities"), py::arg("now_sim_s"))
+           "profile"_a, "instances"_a = 1, "prefix_reuse"_a = false, "preemption"_a = "recompute",
+           "decision_iterations"_a = 1, "schedule"_a = "mixed", "chunked_prefill"_a = true,
+           "watermark"_a = 0.0, "surplus"_a = false)
+      .def("submit", &InstancePool::submit, "id"_a, "request"_a, "now_sim_s"_a)
+      .def("abort", &InstancePool::abort, "id"_a, "now_sim_s"_a, "keep"_a = false)
+      .def("discard", &InstancePool::discard, "id"_a, "now_sim_s"_a)
+      .def("reprioritize", &InstancePool::reprioritize, "priorities"_a, "now_sim_s"_a)
       .def("next_event_sim_s", &InstancePool::next_event_sim_s)
       .def(
           "advance",
@@ -222,9 +218,9 @@ void bind_instance(py::module_& m) {
             pool.advance(until_sim_s, out);
             return out;
           },
-          py::arg("until_sim_s"))
+          "until_sim_s"_a)
       .def("outstanding", &InstancePool::outstanding)
-      .def("busy_sim_s", &InstancePool::busy_sim_s, py::arg("instance"))
+      .def("busy_sim_s", &InstancePool::busy_sim_s, "instance"_a)
       .def("preemptions", &InstancePool::preemptions)
       .def(
           "progress",
@@ -235,28 +231,26 @@ void bind_instance(py::module_& m) {
             }
             return output_tokens;
           },
-          py::arg("instance") = 0)
-      .def("status", &InstancePool::status, py::arg("instance") = 0)
+          "instance"_a = 0)
+      .def("status", &InstancePool::status, "instance"_a = 0)
       .def(
           "cached_tokens",
           [](const InstancePool& pool, std::int32_t instance, const Segments& prefix) {
             return pool.cached_tokens(instance, segments_of(prefix));
           },
-          py::arg("instance"), py::arg("prefix"))
-      .def_static("check_fits", &InstancePool::check_fits, py::arg("profile"), py::arg("request"))
-      .def_static("iteration_sim_s", &InstancePool::iteration_sim_s, py::arg("profile"),
-                  py::arg("sequences"), py::arg("kv_tokens"), py::arg("prefill_tokens") = 0)
-      .def_static("isolated_sim_s", &InstancePool::isolated_sim_s, py::arg("profile"),
-                  py::arg("request"), py::arg("chunked_prefill") = true);
+          "instance"_a, "prefix"_a)
+      .def_static("check_fits", &InstancePool::check_fits, "profile"_a, "request"_a)
+      .def_static("iteration_sim_s", &InstancePool::iteration_sim_s, "profile"_a, "sequences"_a,
+                  "kv_tokens"_a, "prefill_tokens"_a = 0)
+      .def_static("isolated_sim_s", &InstancePool::isolated_sim_s, "profile"_a, "request"_a,
+                  "chunked_prefill"_a = true);
 
   m.def("simulate", &simulate,
         "Run a workload; returns columns of n rows and the totals busy_sim_s, preemptions.",
-        py::arg("profile"), py::arg("arrival_sim_s"), py::arg("prompt_tokens"),
-        py::arg("output_tokens"), py::arg("priority") = py::none(),
-        py::arg("prefix_id") = py::none(), py::arg("prefix_tokens") = py::none(),
-        py::arg("parent") = py::none(), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
-        py::arg("concurrency") = 0, py::arg("preemption") = "recompute",
-        py::arg("decision_iterations") = 1, py::arg("schedule") = "mixed",
-        py::arg("chunked_prefill") = true, py::arg("watermark") = 0.0, py::arg("surplus") = false,
-        py::arg("until_sim_s") = std::numeric_limits<double>::infinity());
+        "profile"_a, "arrival_sim_s"_a, "prompt_tokens"_a, "output_tokens"_a,
+        "priority"_a = py::none(), "prefix_id"_a = py::none(), "prefix_tokens"_a = py::none(),
+        "parent"_a = py::none(), "instances"_a = 1, "prefix_reuse"_a = false, "concurrency"_a = 0,
+        "preemption"_a = "recompute", "decision_iterations"_a = 1, "schedule"_a = "mixed",
+        "chunked_prefill"_a = true, "watermark"_a = 0.0, "surplus"_a = false,
+        "until_sim_s"_a = std::numeric_limits<double>::infinity());
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arguments.hpp"
 #include "bindings.hpp"
@@ -15,6 +16,7 @@
 namespace py = pybind11;
 using namespace metropolis;
 using namespace metropolis_bindings;
+using namespace pybind11::literals;
 
 namespace {
 
@@ -105,6 +107,21 @@ std::unique_ptr<BoundReplay> make_replay(
   return bound;
 }
 
+// The method that returns a column of the timeline, or of the replay, as an array.
+template <class T>
+auto of_timeline(std::vector<T> Timeline::* column) {
+  return [column](const BoundReplay& self) { return to_numpy(self.replay->timeline().*column); };
+}
+template <class T>
+auto of_replay(const std::vector<T>& (TraceReplay::*column)() const) {
+  return [column](const BoundReplay& self) { return to_numpy((*self.replay.*column)()); };
+}
+// The property that has a number of the replay.
+template <class T>
+auto number_of(T (TraceReplay::*number)() const) {
+  return [number](const BoundReplay& self) { return (*self.replay.*number)(); };
+}
+
 }  // namespace
 
 void bind_replay(py::module_& m) {
@@ -115,50 +132,31 @@ void bind_replay(py::module_& m) {
                  metric,
                  {perception_radius, max_velocity, cluster_radius, risk_max, calls_half, true}};
            }),
-           py::kw_only(), py::arg("metric"), py::arg("perception_radius"), py::arg("max_velocity"),
-           py::arg("cluster_radius"), py::arg("risk_max"), py::arg("calls_half"));
+           py::kw_only(), "metric"_a, "perception_radius"_a, "max_velocity"_a, "cluster_radius"_a,
+           "risk_max"_a, "calls_half"_a);
   py::class_<BoundReplay>(m, "Replay", py::is_final())
-      .def(py::init(&make_replay), py::kw_only(), py::arg("positions"), py::arg("call_offsets"),
-           py::arg("call_step"), py::arg("call_agent"), py::arg("parent_offsets"),
-           py::arg("parents"), py::arg("prompt_tokens"), py::arg("output_tokens"),
-           py::arg("prefix_id"), py::arg("prefix_tokens"), py::arg("value_offsets"),
-           py::arg("value_writers"), py::arg("value_ago"), py::arg("controller"),
-           py::arg("instances"), py::arg("step_priority"), py::arg("max_outstanding"),
-           py::arg("optimism") = std::nullopt)
+      .def(py::init(&make_replay), py::kw_only(), "positions"_a, "call_offsets"_a, "call_step"_a,
+           "call_agent"_a, "parent_offsets"_a, "parents"_a, "prompt_tokens"_a, "output_tokens"_a,
+           "prefix_id"_a, "prefix_tokens"_a, "value_offsets"_a, "value_writers"_a, "value_ago"_a,
+           "controller"_a, "instances"_a, "step_priority"_a, "max_outstanding"_a,
+           "optimism"_a = std::nullopt)
       // Controller and instances belong to Python: holding the GIL keeps other threads from them.
       .def(
           "run", [](BoundReplay& self, std::int64_t n) { return self.replay->run(n); },
-          py::arg("agent_steps"))
-      .def_property_readonly(
-          "committed_agent_steps",
-          [](const BoundReplay& self) { return self.replay->committed_agent_steps(); })
-      .def_property_readonly("makespan_sim_s",
-                             [](const BoundReplay& self) { return self.replay->makespan_sim_s(); })
-      .def_property_readonly(
-          "controller_wall_s",
-          [](const BoundReplay& self) { return self.replay->controller_wall_s(); })
-      .def_property_readonly("sent_calls",
-                             [](const BoundReplay& self) { return self.replay->sent_calls(); })
-      .def("sent_sim_s",
-           [](const BoundReplay& self) { return to_numpy(self.replay->timeline().sent_sim_s); })
-      .def("first_token_sim_s",
-           [](const BoundReplay& self) {
-             return to_numpy(self.replay->timeline().first_token_sim_s);
-           })
-      .def(
-          "preempted_sim_s",
-          [](const BoundReplay& self) { return to_numpy(self.replay->timeline().preempted_sim_s); })
-      .def(
-          "completed_sim_s",
-          [](const BoundReplay& self) { return to_numpy(self.replay->timeline().completed_sim_s); })
-      .def("instance",
-           [](const BoundReplay& self) { return to_numpy(self.replay->timeline().instance); })
-      .def("dispatched_sim_s",
-           [](const BoundReplay& self) { return to_numpy(self.replay->dispatched_sim_s()); })
-      .def("committed_sim_s",
-           [](const BoundReplay& self) { return to_numpy(self.replay->committed_sim_s()); })
-      .def("blocked_by",
-           [](const BoundReplay& self) { return to_numpy(self.replay->blocked_by()); })
-      .def("cluster", [](const BoundReplay& self) { return to_numpy(self.replay->cluster()); })
-      .def("wasted", [](const BoundReplay& self) { return to_numpy(self.replay->wasted()); });
+          "agent_steps"_a)
+      .def_property_readonly("committed_agent_steps",
+                             number_of(&TraceReplay::committed_agent_steps))
+      .def_property_readonly("makespan_sim_s", number_of(&TraceReplay::makespan_sim_s))
+      .def_property_readonly("controller_wall_s", number_of(&TraceReplay::controller_wall_s))
+      .def_property_readonly("sent_calls", number_of(&TraceReplay::sent_calls))
+      .def("sent_sim_s", of_timeline(&Timeline::sent_sim_s))
+      .def("first_token_sim_s", of_timeline(&Timeline::first_token_sim_s))
+      .def("preempted_sim_s", of_timeline(&Timeline::preempted_sim_s))
+      .def("completed_sim_s", of_timeline(&Timeline::completed_sim_s))
+      .def("instance", of_timeline(&Timeline::instance))
+      .def("dispatched_sim_s", of_replay(&TraceReplay::dispatched_sim_s))
+      .def("committed_sim_s", of_replay(&TraceReplay::committed_sim_s))
+      .def("blocked_by", of_replay(&TraceReplay::blocked_by))
+      .def("cluster", of_replay(&TraceReplay::cluster))
+      .def("wasted", of_replay(&TraceReplay::wasted));
 }

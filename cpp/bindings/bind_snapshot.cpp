@@ -3,14 +3,13 @@
 #include <datetime.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "bindings.hpp"
 
 namespace py = pybind11;
+using namespace pybind11::literals;
 
 namespace {
 
@@ -207,11 +206,10 @@ bool have_same_items(const py::list& before, const py::list& now) {
 void bind_snapshot(py::module_& m) {
   PyDateTime_IMPORT;
   py::class_<Snapshot>(m, "Snapshot", py::is_final())
-      .def(py::init<py::handle>(), py::arg("value"))
+      .def(py::init<py::handle>(), "value"_a)
       .def_property_readonly("is_complete", &Snapshot::is_complete)
-      .def("matches", &Snapshot::matches, py::arg("value"));
-  m.def("have_same_items", &have_same_items, py::arg("before"), py::arg("now"));
+      .def("matches", &Snapshot::matches, "value"_a);
+  m.def("have_same_items", &have_same_items, "before"_a, "now"_a);
   m.def(
-      "is_immutable", [](const py::handle& value) { return is_immutable(value.ptr()); },
-      py::arg("value"));
+      "is_immutable", [](const py::handle& value) { return is_immutable(value.ptr()); }, "value"_a);
 }

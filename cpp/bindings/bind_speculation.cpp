@@ -16,6 +16,7 @@
 namespace py = pybind11;
 using namespace metropolis;
 using namespace metropolis_bindings;
+using namespace pybind11::literals;
 
 namespace {
 
@@ -113,7 +114,6 @@ std::unique_ptr<BoundSpeculation> make_bound(const py::object& controller,
 }  // namespace
 
 void bind_speculation(py::module_& m) {
-  using namespace py::literals;
   using Bound = BoundSpeculation;
   py::class_<Bound>(m, "Speculation", py::is_final())
       .def(py::init(&make_bound), py::kw_only(), "controller"_a, "metric"_a, "perception_radius"_a,

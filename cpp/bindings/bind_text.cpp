@@ -6,6 +6,7 @@
 #include "metropolis/text.hpp"
 
 namespace py = pybind11;
+using namespace pybind11::literals;
 
 namespace {
 
@@ -23,5 +24,5 @@ std::int64_t tokens_of(const py::str& text) {
 }  // namespace
 
 void bind_text(py::module_& m) {
-  m.def("approximate_tokens", &tokens_of, py::arg("text"));
+  m.def("approximate_tokens", &tokens_of, "text"_a);
 }
