@@ -1,4 +1,4 @@
-// A collection of values that are taken together, sorted and without duplicates.
+// Values that are sorted and without duplicates.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,16 @@
 namespace metropolis {
 
 template <class T, class Order = std::less<T>>
+void sort_unique(std::vector<T>& values, const Order& before = {}) {
+  std::ranges::sort(values, before);
+  const auto rest = std::ranges::unique(values, [&](const T& a, const T& b) {
+    return !before(a, b);  // neighbours of a sorted vector are equal then
+  });
+  values.erase(rest.begin(), rest.end());
+}
+
+// A collection of values that are taken together.
+template <class T, class Order = std::less<T>>
 class Batch {
  public:
   void insert(T value) { values_.push_back(std::move(value)); }
@@ -16,12 +26,7 @@ class Batch {
 
   // Returns all values, ascending and without duplicates, and removes them.
   std::vector<T> take() {
-    const Order before;
-    std::ranges::sort(values_, before);
-    const auto rest = std::ranges::unique(values_, [&](const T& a, const T& b) {
-      return !before(a, b);  // neighbours of a sorted vector are equal then
-    });
-    values_.erase(rest.begin(), rest.end());
+    sort_unique(values_, Order{});
     return std::exchange(values_, {});
   }
 

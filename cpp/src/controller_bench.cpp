@@ -8,7 +8,6 @@
 #include <random>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bench_clock.hpp"
@@ -19,7 +18,6 @@ namespace metropolis {
 namespace {
 
 constexpr double VELOCITY = 1;
-constexpr AgentId AGENTS_MAX = 10'000'000;
 constexpr Step STEPS_MAX = 1'000'000;
 constexpr std::int64_t AGENT_STEPS_MIN = 1'000'000;  // small populations are run several times
 
@@ -132,13 +130,7 @@ class Walkers {
 
 ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                        const ControllerBenchOptions& options) {
-  if (options.agents < 1 || options.agents > AGENTS_MAX || options.steps < 1 ||
-      options.steps > STEPS_MAX) {
-    throw std::invalid_argument("a bench of " + std::to_string(options.agents) + " agents over " +
-                                std::to_string(options.steps) + " steps; it needs 1 to " +
-                                std::to_string(AGENTS_MAX) + " and 1 to " +
-                                std::to_string(STEPS_MAX));
-  }
+  check_bench_options(options, STEPS_MAX);
   ControllerBenchResult result{};
   const auto make = [&](std::span<const Position> positions) {
     return make_controller(rule, metric, VELOCITY, positions, {}, options.steps);
@@ -159,8 +151,7 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
       (bytes_each(Walkers(options).positions()) - result.bytes_fixed) / options.agents;
 
   const std::int64_t agent_steps = std::int64_t{options.agents} * options.steps;
-  const std::int64_t runs =
-      std::max<std::int64_t>(1, AGENT_STEPS_MIN / std::max<std::int64_t>(1, agent_steps));
+  const std::int64_t runs = std::max<std::int64_t>(1, AGENT_STEPS_MIN / agent_steps);
   result.agent_steps = runs * agent_steps;
   Histogram durations;
   Dispatches out;
@@ -202,6 +193,18 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
   result.commit_p99_us = tick_us * durations.quantile(0.99);
   result.commit_max_us = tick_us * durations.max();
   return result;
+}
+
+void check_bench_options(const ControllerBenchOptions& options, Step steps_max) {
+  constexpr AgentId AGENTS_MAX = 10'000'000;
+  if (options.agents >= 1 && options.agents <= AGENTS_MAX && options.steps >= 1 &&
+      options.steps <= steps_max) {
+    return;
+  }
+  throw std::invalid_argument("a bench of " + std::to_string(options.agents) + " agents over " +
+                              std::to_string(options.steps) + " steps; it needs 1 to " +
+                              std::to_string(AGENTS_MAX) + " and 1 to " +
+                              std::to_string(steps_max));
 }
 
 }  // namespace metropolis

@@ -6,11 +6,10 @@
 #include <memory>
 #include <numeric>
 #include <random>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "batch.hpp"
 #include "bench_clock.hpp"
 #include "metropolis/controllers.hpp"
 #include "metropolis/speculation.hpp"
@@ -21,7 +20,6 @@ namespace {
 
 constexpr double RADIUS = 4, WALKERS_VELOCITY = 1, CLUSTER_RADIUS = 4, BLOCK_RADIUS = 4;
 constexpr Step AHEAD_MAX = 4, WALKERS_STEPS_MAX = 10'000;
-constexpr AgentId WALKERS_MAX = 10'000'000;
 
 // Carries out the commands of a speculation; service times are lognormal, servers unlimited.
 class Runners {
@@ -89,9 +87,7 @@ class Runners {
     const Step floor = speculation_->floor();
     if (floor > floor_) chosen = timed([&] { return speculation_->candidates(); });
     floor_ = floor;
-    std::ranges::sort(chosen);
-    const auto rest = std::ranges::unique(chosen);
-    chosen.erase(rest.begin(), rest.end());
+    sort_unique(chosen);
     std::erase_if(chosen, [&](AgentId agent) {
       return !speculation_->is_candidate(agent) ||
              speculation_->next_step(agent) >= floor + AHEAD_MAX;
@@ -176,13 +172,7 @@ class Runners {
 }  // namespace
 
 SpeculationBenchResult bench_speculation(const ControllerBenchOptions& options) {
-  if (options.agents < 1 || options.agents > WALKERS_MAX || options.steps < 1 ||
-      options.steps > WALKERS_STEPS_MAX) {
-    throw std::invalid_argument("a bench of " + std::to_string(options.agents) + " agents over " +
-                                std::to_string(options.steps) + " steps; it needs 1 to " +
-                                std::to_string(WALKERS_MAX) + " and 1 to " +
-                                std::to_string(WALKERS_STEPS_MAX));
-  }
+  check_bench_options(options, WALKERS_STEPS_MAX);
   Runners runners(options);
   const double cpu_begin_s = thread_cpu_s();
   const std::uint64_t begin = ticks();

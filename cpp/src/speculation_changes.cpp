@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "indexed_speculation.hpp"
+#include "speculation_checks.hpp"
 
 namespace metropolis {
 
@@ -49,7 +50,7 @@ void IndexedSpeculation::put(const ResolutionPointer& resolution, std::vector<Wr
 // were there only in predictions, which are being replaced.
 void IndexedSpeculation::refuse(const ResolutionPointer& resolution) {
   if (resolution->sure) {
-    throw std::invalid_argument("the execution " + std::to_string(resolution->id) +
+    throw std::invalid_argument(name_of(resolution->id) +
                                 " writes an entity that a committed result of step " +
                                 std::to_string(resolution->step) + " has written");
   }
@@ -123,8 +124,7 @@ void IndexedSpeculation::lose(ExecutionId id, bool is_failure) {
 void IndexedSpeculation::hold(const std::vector<AgentId>& members, Step step, bool sure,
                               ExecutionId id) {
   if (sure) {
-    throw std::invalid_argument("the execution " + std::to_string(id) +
-                                " is sure: its error ends the run");
+    throw std::invalid_argument(name_of(id) + " is sure: its error ends the run");
   }
   for (const AgentId member : members) {
     state_.held.insert({member, step});
@@ -236,9 +236,7 @@ void IndexedSpeculation::suspect_readers_of(const SpeculationResult& result,
   const auto visit = [&](ExecutionId id) { suspect_reader(id); };
   std::vector<CellKey> cells;
   const auto visit_cells = [&](Step since, Step until) {
-    std::ranges::sort(cells);
-    const auto rest = std::ranges::unique(cells);
-    cells.erase(rest.begin(), rest.end());
+    sort_unique(cells);
     readers_.of_cells(cells, since, until, visit);
     cells.clear();
   };

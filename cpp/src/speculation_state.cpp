@@ -4,13 +4,14 @@
 #include <string>
 
 #include "batch.hpp"
+#include "speculation_checks.hpp"
 
 namespace metropolis {
 
 namespace {
 
 void check(bool holds, ExecutionId id, const char* flaw) {
-  if (!holds) throw std::logic_error("the execution " + std::to_string(id) + " " + flaw);
+  if (!holds) throw std::logic_error(name_of(id) + " " + flaw);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "batch.hpp"
+
 namespace metropolis {
 
 ValueReads::ValueReads(const TraceView& trace) : trace_(trace) {
@@ -14,9 +16,7 @@ ValueReads::ValueReads(const TraceView& trace) : trace_(trace) {
       });
     }
   }
-  std::ranges::sort(rows_);
-  const auto repeated = std::ranges::unique(rows_);
-  rows_.erase(repeated.begin(), repeated.end());
+  sort_unique(rows_);
   const std::size_t most = static_cast<std::size_t>(ENTITY_MAX - trace.agents);
   if (rows_.size() > most) {
     throw std::invalid_argument("replay: others depend on " + std::to_string(rows_.size()) +

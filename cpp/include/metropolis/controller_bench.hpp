@@ -27,9 +27,12 @@ struct ControllerBenchResult {
 };
 
 // Every agent walks one random tile per step on a square. A cluster takes the longest service time
-// of its members, each drawn from a lognormal (mu 0, sigma 1); servers are unlimited. Throws
-// std::invalid_argument unless there are 1 to ten million agents and 1 to one million steps.
+// of its members, each drawn from a lognormal (mu 0, sigma 1); servers are unlimited. There may be
+// at most one million steps. Throws as check_bench_options.
 ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                        const ControllerBenchOptions& options);
+
+// Throws std::invalid_argument unless there are 1 to ten million agents and 1 to `steps_max` steps.
+void check_bench_options(const ControllerBenchOptions& options, Step steps_max);
 
 }  // namespace metropolis
