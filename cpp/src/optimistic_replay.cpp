@@ -1,7 +1,6 @@
 #include "metropolis/optimistic_replay.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>

@@ -12,16 +12,14 @@ using namespace metropolis;
 
 namespace {
 
-struct RunningCluster {
-  std::vector<AgentId> agents;
-};
+using Cluster = std::vector<AgentId>;
 
 // Running agents do not wait, and the edges of a waiting agent lead to a running one.
-void check_edges(const Controller& controller, const std::vector<RunningCluster>& running) {
+void check_edges(const Controller& controller, const std::vector<Cluster>& running) {
   const std::vector<AgentId> edges = controller.blocked_by();
   std::vector<bool> runs(edges.size());
-  for (const RunningCluster& cluster : running) {
-    for (const AgentId agent : cluster.agents) runs[static_cast<std::size_t>(agent)] = true;
+  for (const Cluster& cluster : running) {
+    for (const AgentId agent : cluster) runs[static_cast<std::size_t>(agent)] = true;
   }
   for (std::size_t agent = 0; agent < edges.size(); ++agent) {
     if (edges[agent] == NO_AGENT) continue;
@@ -37,11 +35,11 @@ void check_edges(const Controller& controller, const std::vector<RunningCluster>
 // Runs walkers to completion in random order, validating after every commit; returns the commits.
 int run(Controller& controller, std::vector<Position> at, unsigned seed) {
   std::mt19937 random(seed);
-  std::vector<RunningCluster> running;
+  std::vector<Cluster> running;
   const auto start = [&](const Dispatches& out) {
     for (const auto& cluster : out.clusters) {
       const auto members = out.members(cluster);
-      running.push_back({{members.begin(), members.end()}});
+      running.emplace_back(members.begin(), members.end());
     }
     controller.validate();
     check_edges(controller, running);
@@ -52,7 +50,7 @@ int run(Controller& controller, std::vector<Position> at, unsigned seed) {
   int commits = 0;
   for (; !running.empty(); ++commits) {
     std::swap(running[random() % running.size()], running.back());
-    const std::vector<AgentId> agents = running.back().agents;
+    const Cluster agents = running.back();
     running.pop_back();
     std::vector<Position> moved;
     for (const AgentId agent : agents) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "metropolis/controller.hpp"
 #include "metropolis/metric.hpp"

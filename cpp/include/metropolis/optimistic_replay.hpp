@@ -15,7 +15,6 @@
 // at the steps that most agents have passed; and how often such steps were wrong so far.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "metropolis/metric.hpp"
