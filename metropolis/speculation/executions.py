@@ -220,11 +220,12 @@ class Executions:
 
     def proceeds_at(self, step: Step) -> list[OneProceed]:
         """The proceeds of `step`, by agent."""
-        return [of[step] for of in self.proceeds if step in of]
+        return [by_step[step] for by_step in self.proceeds if step in by_step]
 
     def results_at(self, step: Step) -> list[OneResolution]:
         """The results of `step`, by smallest agent."""
-        return list({of[step].id: of[step] for of in self.results if step in of}.values())
+        found = (by_step[step] for by_step in self.results if step in by_step)
+        return list({one.id: one for one in found}.values())
 
     def resolving_at(self, step: Step, agents: Iterable[AgentId]) -> list[OneResolution]:
         """The resolutions in flight that have one of `agents` as a member."""
@@ -241,8 +242,8 @@ class Executions:
 
     def proceed_in_flight(self, id: ExecutionId) -> OneProceed | None:
         """The proceed `id`; None: it has ended or been aborted."""
-        for of in self.proceeds:
-            for proceed in of.values():
+        for by_step in self.proceeds:
+            for proceed in by_step.values():
                 if proceed.id == id and not proceed.ended:
                     return proceed
         return None

@@ -175,7 +175,7 @@ class OptimisticReference:
             if command.mind is None
             else self._executions[command.mind].minds[agent]
         )
-        ask = self._speculation._of.versions.answer
+        ask = self._speculation._state.versions.answer
         seen: list[tuple[Question, Answer]] = []
         for question in self._questions(step, agent):
             seen.append((question, ask(question, step, final=command.sure)))
