@@ -49,60 +49,13 @@ class SpatialAgents : public Controller {
   Step target() const override { return target_; }
 
   void validate() const override {
-    const auto name = [&](std::uint32_t id) {
-      return "agent " + std::to_string(links_[id].external);
-    };
-    const auto fail = [](const std::string& what) { throw std::logic_error(what); };
-    std::size_t seen = 0;
-    grid_.for_each(agents_, [&](std::uint32_t id, std::uint32_t cell) {
-      ++seen;
-      if (grid_.cell(agents_[id].position) != cell) fail(name(id) + " is in a wrong cell");
-      if (grid_.step_bound(cell) > agents_[id].step) {
-        fail(name(id) + " is behind its cell's minimum");
-      }
-    });
-    if (seen != agents_.size()) fail("an agent is in no cell");
+    validate_cells();
     bool running = agents_.empty() || floor_ == target_;
     Step smallest = target_;
-    for (std::uint32_t a = 0; a < agents_.size(); ++a) {
-      const Agent& agent = agents_[a];
-      running |= agent.state == RUNNING;
-      smallest = std::min(smallest, agent.step);
-      if ((agent.state == FINISHED) != (agent.step == target_)) fail(name(a) + " is not finished");
-      if (agent.state == UNSETTLED) fail(name(a) + " is neither dispatched nor waiting");
-      if (agent.state == BLOCKED && !blocks(agents_[agent.critical], agent)) {
-        fail(name(a) + " waits for " + name(agent.critical) + ", which does not block it");
-      }
-      bool companion = false;
-      const bool secure = agent.slack > slack_min_ && agent.state != FINISHED;
-      for (std::uint32_t b = 0; b < agents_.size(); ++b) {
-        const Agent& other = agents_[b];
-        const Step k = agent.step - other.step;
-        if (a == b || after_jump()) continue;
-        const bool matters = blocks(other, agent) || (k == 0 && coupled(agent, other));
-        if (secure && b != agent.critical && matters) fail(name(a) + " overlooks " + name(b));
-        const bool ready = agent.state == RUNNING || agent.state == CLEAR;
-        if (ready && k > 0 && blocks(other, agent)) fail(name(b) + " blocks " + name(a));
-        if (agent.state == RUNNING && k == 0 && coupled(agent, other)) {
-          const auto cluster = cluster_of(links_[a].external);
-          if (other.state != RUNNING ||
-              std::ranges::find(cluster, links_[b].external) == cluster.end()) {
-            fail(name(a) + " and " + name(b) + " are coupled but run apart");
-          }
-        }
-        companion |= k == 0 && other.state == BLOCKED;
-        // At k - 1 steps ahead it was not blocked (k = 1: not coupled); it moved at most v since.
-        const double moved = velocity_ + (std::floor(velocity_) == velocity_ ? 0 : TOLERANCE);
-        const double radius = (k == 1 ? rule_.couple_radius : rule_.block_radius) - moved;
-        const bool too_close = M::UNIFORM
-                                   ? within(agent, other, radius, (k - 1) * velocity_)
-                                   : metric_.perceives(agent.position, other.position, radius);
-        if (k > 0 && too_close) {
-          fail(name(a) + " is ahead of " + name(b) + " and too close to it");
-        }
-      }
-      const bool needless = agent.state == CLEAR && !companion;
-      if (needless && !after_jump()) fail(name(a) + " waits for no agent");
+    for (std::uint32_t id = 0; id < agents_.size(); ++id) {
+      running |= agents_[id].state == RUNNING;
+      smallest = std::min(smallest, agents_[id].step);
+      validate_agent(id);
     }
     if (smallest != floor_ && !agents_.empty()) fail("the floor is wrong");
     if (!running) fail("no agent runs and not all have finished");
@@ -244,6 +197,72 @@ class SpatialAgents : public Controller {
 
   // Whether agents may stand closer than the rule allows, because one of them has jumped.
   bool after_jump() const { return floor_ <= jump_step_; }
+
+  static void fail(const std::string& what) { throw std::logic_error(what); }
+  std::string name(std::uint32_t id) const {
+    return "agent " + std::to_string(links_[id].external);
+  }
+
+  void validate_cells() const {
+    std::size_t seen = 0;
+    grid_.for_each(agents_, [&](std::uint32_t id, std::uint32_t cell) {
+      ++seen;
+      if (grid_.cell(agents_[id].position) != cell) fail(name(id) + " is in a wrong cell");
+      if (grid_.step_bound(cell) > agents_[id].step) {
+        fail(name(id) + " is behind its cell's minimum");
+      }
+    });
+    if (seen != agents_.size()) fail("an agent is in no cell");
+  }
+
+  void validate_agent(std::uint32_t a) const {
+    const Agent& agent = agents_[a];
+    if ((agent.state == FINISHED) != (agent.step == target_)) fail(name(a) + " is not finished");
+    if (agent.state == UNSETTLED) fail(name(a) + " is neither dispatched nor waiting");
+    if (agent.state == BLOCKED && !blocks(agents_[agent.critical], agent)) {
+      fail(name(a) + " waits for " + name(agent.critical) + ", which does not block it");
+    }
+    if (after_jump()) return;
+    bool has_companion = false;
+    for (std::uint32_t b = 0; b < agents_.size(); ++b) {
+      if (a == b) continue;
+      validate_pair(a, b);
+      has_companion |= agents_[b].step == agent.step && agents_[b].state == BLOCKED;
+    }
+    if (agent.state == CLEAR && !has_companion) fail(name(a) + " waits for no agent");
+  }
+
+  void validate_pair(std::uint32_t a, std::uint32_t b) const {
+    const Agent &agent = agents_[a], &other = agents_[b];
+    const Step k = agent.step - other.step;
+    const bool is_coupled = k == 0 && coupled(agent, other);
+    const bool is_secure = agent.slack > slack_min_ && agent.state != FINISHED;
+    if (is_secure && b != agent.critical && (is_coupled || blocks(other, agent))) {
+      fail(name(a) + " overlooks " + name(b));
+    }
+    const bool is_ready = agent.state == RUNNING || agent.state == CLEAR;
+    if (is_ready && k > 0 && blocks(other, agent)) fail(name(b) + " blocks " + name(a));
+    if (agent.state == RUNNING && is_coupled) {
+      const auto cluster = cluster_of(links_[a].external);
+      if (other.state != RUNNING ||
+          std::ranges::find(cluster, links_[b].external) == cluster.end()) {
+        fail(name(a) + " and " + name(b) + " are coupled but run apart");
+      }
+    }
+    if (k > 0 && is_too_close(agent, other)) {
+      fail(name(a) + " is ahead of " + name(b) + " and too close to it");
+    }
+  }
+
+  // Whether an agent that is k > 0 steps ahead of another is closer to it than the rule allows. At
+  // k - 1 steps ahead it was not blocked (k = 1: not coupled); it moved at most v since.
+  bool is_too_close(const Agent& agent, const Agent& other) const {
+    const Step k = agent.step - other.step;
+    const double moved = velocity_ + (std::floor(velocity_) == velocity_ ? 0 : TOLERANCE);
+    const double radius = (k == 1 ? rule_.couple_radius : rule_.block_radius) - moved;
+    return M::UNIFORM ? within(agent, other, radius, (k - 1) * velocity_)
+                      : metric_.perceives(agent.position, other.position, radius);
+  }
 
   Rule rule_;
   M metric_;
