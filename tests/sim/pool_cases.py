@@ -21,6 +21,8 @@ Event = tuple[int, int, int, float, float, float, bool]
 Change = tuple[float, dict[int, int]]
 """When requests are reprioritized, and the new priorities by their index."""
 COMPLETION = tuple(Completion.__slots__)
+SUBMIT, ABORT, KEEP, ADVANCE, REPRIORITIZE, DISCARD = range(6)
+"""Actions, in their order at equal times; KEEP aborts a request that comes again."""
 
 
 @dataclass(frozen=True)
@@ -164,35 +166,32 @@ def run(
             texts = [request.prefix for _, request in case.requests]
             looks.append(seen(pool, case.instances, texts, refused))
 
-    for now, what, i in sorted(
+    for now, action, i in sorted(
         [
-            *((now, 0, i) for i, (now, _) in enumerate(case.requests)),
-            *((now, 1 + keep, i) for now, i, keep in aborts),
-            *((cut, 3, 0) for cut in cuts),
-            *((now, 4, i) for i, (now, _) in enumerate(changes)),
-            *((now, 5, i) for now, i in discards),
+            *((now, SUBMIT, i) for i, (now, _) in enumerate(case.requests)),
+            *((now, KEEP if keep else ABORT, i) for now, i, keep in aborts),
+            *((cut, ADVANCE, 0) for cut in cuts),
+            *((now, REPRIORITIZE, i) for i, (now, _) in enumerate(changes)),
+            *((now, DISCARD, i) for now, i in discards),
         ]
     ):
-        if what == 0:
-            submit(case.ids[i], case.requests[i][1], now)
-        elif what == 3:
+        id, is_refused = case.ids[i % len(case.ids)], False
+        if action == SUBMIT:
+            submit(id, case.requests[i][1], now)
+            continue
+        if action == ADVANCE:
             advance(now)
-            look(refused=False)
-        elif what == 4:
+        elif action == REPRIORITIZE:
             priorities = changes[i][1].items()
             pool.reprioritize({case.ids[j % len(case.ids)]: new for j, new in priorities}, now)
-            look(refused=False)
-        elif what == 5:
-            pool.discard(case.ids[i % len(case.ids)], now)
-            look(refused=False)
+        elif action == DISCARD:
+            pool.discard(id, now)
         else:
-            id = case.ids[i % len(case.ids)]
             try:
-                pool.abort(id, now, keep=what == 2)
+                pool.abort(id, now, keep=action == KEEP)
+                (kept.add if action == KEEP else kept.discard)(id)
             except ValueError:
-                look(refused=True)
-            else:
-                (kept.add if what == 2 else kept.discard)(id)
-                look(refused=False)
+                is_refused = True
+        look(is_refused)
     advance(inf)
     return out, pool
