@@ -93,7 +93,7 @@ class IndexedSpeculation final : public Speculation {
   void check_event(ExecutionId id) const;
   void check_runs() const;
   void command(Kind kind, ExecutionId id, Step step, std::vector<AgentId> agents = {});
-  std::vector<SpeculationCommand> taken();
+  std::vector<SpeculationCommand> take_commands();
 
   Controller& controller_;
   SpeculationState state_;

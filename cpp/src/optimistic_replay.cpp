@@ -269,7 +269,7 @@ class OptimisticReplay final : public TraceReplay {
   // Lets agents run ahead; whether one does.
   bool run_ahead() {
     const std::vector<AgentId> agents =
-        risk_.daring(speculation_->candidates(), instances_.outstanding(), now_sim_s_);
+        risk_.choose(speculation_->candidates(), instances_.outstanding(), now_sim_s_);
     if (agents.empty()) return false;
     obey(timed([&] { return speculation_->speculate(agents); }));
     return true;

@@ -13,8 +13,8 @@ namespace metropolis {
 
 namespace {
 
-void check_idle(const TraceView& trace, const Controller& controller,
-                const InstancePool& instances) {
+void check_controller_and_instances(const TraceView& trace, const Controller& controller,
+                                    const InstancePool& instances) {
   if (controller.agents() != static_cast<std::size_t>(trace.agents) ||
       controller.target() != trace.steps) {
     throw std::invalid_argument("the controller runs " + std::to_string(controller.agents()) +
@@ -33,7 +33,7 @@ void check_idle(const TraceView& trace, const Controller& controller,
 TraceReplay::TraceReplay(const TraceView& trace, Controller& controller, InstancePool& instances)
     : trace_(trace), controller_(controller), instances_(instances) {
   check_trace(trace_);
-  check_idle(trace_, controller, instances);
+  check_controller_and_instances(trace_, controller, instances);
   const std::size_t calls = trace_.prompt_tokens.size();
   timeline_.sent_sim_s.assign(calls, std::nan(""));
   timeline_.first_token_sim_s.assign(calls, std::nan(""));

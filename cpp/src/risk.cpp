@@ -98,10 +98,10 @@ double SightRisk::allowed(AgentId agent) const {
   return options_.risk_max / (1 + std::pow(load, 4));
 }
 
-std::vector<AgentId> SightRisk::daring(const std::vector<AgentId>& candidates, std::int64_t calls,
+std::vector<AgentId> SightRisk::choose(const std::vector<AgentId>& candidates, std::int64_t calls,
                                        double now_sim_s) {
-  std::vector<AgentId> daring;
-  if (options_.risk_max < 0) return daring;
+  std::vector<AgentId> chosen;
+  if (options_.risk_max < 0) return chosen;
   update_load(calls, now_sim_s);
   update_lead();
   std::visit(
@@ -111,20 +111,20 @@ std::vector<AgentId> SightRisk::daring(const std::vector<AgentId>& candidates, s
           const double risk_max = allowed(agent);
           const bool is_new = unjudged_.erase(agent) > 0;
           if (!is_new && refused_[static_cast<std::size_t>(agent)] > risk_max) continue;
-          if (dares(metric, agent, risk_max)) daring.push_back(agent);
+          if (may_run_ahead(metric, agent, risk_max)) chosen.push_back(agent);
         }
       },
       metric_);
-  return daring;
+  return chosen;
 }
 
 template <class M>
-bool SightRisk::dares(const M& metric, AgentId agent, double risk_max) {
+bool SightRisk::may_run_ahead(const M& metric, AgentId agent, double risk_max) {
   std::vector<AgentId> laggards;
   const double wrong = chance(metric, agent, laggards);
-  const bool dares = wrong <= risk_max;
-  refused_[static_cast<std::size_t>(agent)] = dares ? JUDGED : wrong;
-  if (dares) return true;
+  const bool may = wrong <= risk_max;
+  refused_[static_cast<std::size_t>(agent)] = may ? JUDGED : wrong;
+  if (may) return true;
   for (const AgentId other : laggards) {
     waiting_on_[static_cast<std::size_t>(other)].push_back(agent);
   }

@@ -81,7 +81,7 @@ class SightRisk {
 
   // Returns the agents among `candidates` that run ahead while `calls` calls are in flight. Each is
   // judged after progress(), and again when a greater chance of being wrong is allowed.
-  std::vector<AgentId> daring(const std::vector<AgentId>& candidates, std::int64_t calls,
+  std::vector<AgentId> choose(const std::vector<AgentId>& candidates, std::int64_t calls,
                               double now_sim_s);
 
  private:
@@ -90,7 +90,7 @@ class SightRisk {
   // The chance of being wrong that is allowed to an agent.
   double allowed(AgentId agent) const;
   template <class M>
-  bool dares(const M& metric, AgentId agent, double risk_max);
+  bool may_run_ahead(const M& metric, AgentId agent, double risk_max);
   // The chance that the agent's next step is wrong. Sets `laggards` to the agents behind that may
   // come into sight; if one is in sight already, to that agent alone.
   template <class M>

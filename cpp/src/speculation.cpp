@@ -147,7 +147,7 @@ std::vector<SpeculationCommand> IndexedSpeculation::speculate(std::span<const Ag
     throw std::invalid_argument("an agent is named twice: " + format_agents(agents));
   }
   for (const auto& [step, agent] : ordered) proceed(agent, step, false);
-  return taken();
+  return take_commands();
 }
 
 Step IndexedSpeculation::next_step(AgentId agent) const {

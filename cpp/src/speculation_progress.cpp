@@ -25,7 +25,7 @@ std::vector<SpeculationCommand> IndexedSpeculation::settled() {
   readers_.collect(floor());
   dispatch_turns();
   resolve_speculatively();
-  return taken();
+  return take_commands();
 }
 
 // Stops the proceeds of dispatched clusters that have read wrong predictions.
@@ -227,7 +227,7 @@ void IndexedSpeculation::command(Kind kind, ExecutionId id, Step step,
   commands_.push_back({kind, id, step, std::move(agents), {}, NO_EXECUTION, false});
 }
 
-std::vector<SpeculationCommand> IndexedSpeculation::taken() {
+std::vector<SpeculationCommand> IndexedSpeculation::take_commands() {
   return std::exchange(commands_, {});
 }
 
