@@ -20,24 +20,24 @@ using namespace pybind11::literals;
 
 namespace {
 
-using Sighted = std::tuple<EntityId, double, double, Digest>;
-using Asked = std::tuple<int, EntityId, double, double, double, std::vector<Sighted>>;
-using Expected = std::pair<AgentId, std::vector<std::tuple<double, double, Digest>>>;
-using Written = std::tuple<EntityId, std::optional<std::tuple<double, double, Digest>>>;
+using SightingTuple = std::tuple<EntityId, double, double, Digest>;
+using ReadTuple = std::tuple<int, EntityId, double, double, double, std::vector<SightingTuple>>;
+using ForecastTuple = std::pair<AgentId, std::vector<std::tuple<double, double, Digest>>>;
+using WriteTuple = std::tuple<EntityId, std::optional<std::tuple<double, double, Digest>>>;
 
-Sighting sighting_of(const Sighted& given) {
+Sighting sighting_of(const SightingTuple& given) {
   const auto& [entity, x, y, digest] = given;
   return {entity, {x, y}, digest};
 }
 
-std::vector<Sighting> sightings_of(const std::vector<Sighted>& given) {
+std::vector<Sighting> sightings_of(const std::vector<SightingTuple>& given) {
   std::vector<Sighting> sightings;
   sightings.reserve(given.size());
-  for (const Sighted& one : given) sightings.push_back(sighting_of(one));
+  for (const SightingTuple& one : given) sightings.push_back(sighting_of(one));
   return sightings;
 }
 
-Reads reads_of(const std::vector<Asked>& given) {
+Reads reads_of(const std::vector<ReadTuple>& given) {
   Reads reads;
   reads.reserve(given.size());
   for (const auto& [kind, entity, x, y, radius, answer] : given) {
@@ -48,7 +48,7 @@ Reads reads_of(const std::vector<Asked>& given) {
   return reads;
 }
 
-std::vector<Write> writes_of(const std::vector<Written>& given) {
+std::vector<Write> writes_of(const std::vector<WriteTuple>& given) {
   std::vector<Write> writes;
   writes.reserve(given.size());
   for (const auto& [entity, value] : given) {
@@ -69,7 +69,7 @@ std::vector<Mind> minds_of(const std::vector<std::pair<AgentId, Digest>>& given)
   return minds;
 }
 
-std::vector<Forecast> forecasts_of(const std::vector<Expected>& given) {
+std::vector<Forecast> forecasts_of(const std::vector<ForecastTuple>& given) {
   std::vector<Forecast> forecasts;
   forecasts.reserve(given.size());
   for (const auto& [agent, bodies] : given) {
@@ -101,7 +101,7 @@ std::unique_ptr<BoundSpeculation> make_bound(const py::object& controller,
                                              const BoundMetric& metric, double perception_radius,
                                              double cluster_radius, Step target_step,
                                              const std::vector<EntityId>& bodies,
-                                             const std::vector<Sighted>& entities,
+                                             const std::vector<SightingTuple>& entities,
                                              const std::vector<Digest>& minds) {
   auto& borrowed = checked_cast<Controller>(controller, "controller", "a Controller");
   auto core =
@@ -121,7 +121,7 @@ void bind_speculation(py::module_& m) {
       .def("start", [](Bound& of) { return commands_of(of.core->start()); })
       .def(
           "observed",
-          [](Bound& of, ExecutionId id, const std::vector<Asked>& reads) {
+          [](Bound& of, ExecutionId id, const std::vector<ReadTuple>& reads) {
             of.core->observed(id, reads_of(reads));
           },
           "id"_a, "reads"_a)
@@ -129,10 +129,10 @@ void bind_speculation(py::module_& m) {
           "proceeded", [](Bound& of, ExecutionId id) { of.core->proceeded(id); }, "id"_a)
       .def(
           "resolved",
-          [](Bound& of, ExecutionId id, const std::vector<Asked>& reads,
-             const std::vector<Written>& writes, const std::vector<Sighted>& events,
+          [](Bound& of, ExecutionId id, const std::vector<ReadTuple>& reads,
+             const std::vector<WriteTuple>& writes, const std::vector<SightingTuple>& events,
              const std::vector<std::pair<AgentId, Digest>>& minds,
-             const std::vector<Expected>& forecasts) {
+             const std::vector<ForecastTuple>& forecasts) {
             of.core->resolved(id, reads_of(reads), writes_of(writes), sightings_of(events),
                               minds_of(minds), forecasts_of(forecasts));
           },

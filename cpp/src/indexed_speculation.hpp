@@ -1,4 +1,4 @@
-// Speculation that looks, after an event, only at what the event may have changed.
+// Speculation that examines, after an event, only what the event may have changed.
 #pragma once
 
 #include <cstdint>
@@ -104,8 +104,8 @@ class IndexedSpeculation final : public Speculation {
   std::vector<SpeculationCommand> commands_;
   std::set<AgentId> candidates_;
 
-  // What the next settle() must look at.
-  // They may have lost their validity; the lowest step on top.
+  // The members below are what the next settle() must examine.
+  // Executions that may have lost their validity; the lowest step on top.
   std::priority_queue<Suspect, std::vector<Suspect>, std::greater<>> suspects_;
   Batch<AgentId> gaps_;  // a proceed was removed
   // Members of turns whose proceed may have read what is not final.

@@ -255,7 +255,7 @@ void IndexedSpeculation::suspect_readers_of(const SpeculationResult& result,
   }
 }
 
-// Those whose cluster may be another one now that an agent stands elsewhere.
+// Suspects the resolutions whose cluster may have changed because `moved` stands elsewhere.
 void IndexedSpeculation::suspect_resolutions_around(AgentId moved, Step since, Step until) {
   const auto& proceeds = state_.of(moved).proceeds;
   for (auto one = proceeds.lower_bound(since); one != proceeds.end(); ++one) {

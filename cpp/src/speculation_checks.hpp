@@ -1,4 +1,4 @@
-// Checks of what a speculation is told. They throw std::invalid_argument with a sentence.
+// Checks of the arguments of a speculation. They throw std::invalid_argument with a sentence.
 #pragma once
 
 #include <span>

@@ -30,7 +30,9 @@ def test_bench_prints_a_table() -> None:
 def test_bench_of_a_speculation() -> None:
     arguments = ["--agents", "1,300", "--steps", "20", "--rule", "optimistic"]
     result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
-    for row in json.loads(result.output):
+    rows = json.loads(result.output)
+    assert [row["agents"] for row in rows] == [1, 300]
+    for row in rows:
         assert row["agent_steps_per_cpu_s"] > 0
         assert row["commit_p50_us"] is None
         assert row["skew_max_steps"] < 20

@@ -30,7 +30,7 @@ namespace metropolis {
 // More than the spacing of doubles at the largest coordinates of the plane.
 inline constexpr double ROUNDING = 1e-6;
 
-// M has the distance; the metrics derive from this.
+// A metric of the plane: M, which derives from it, defines the distance.
 template <class M>
 struct PlaneMetric {
   static constexpr bool PLANAR = true;

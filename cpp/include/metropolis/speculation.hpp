@@ -21,7 +21,7 @@ using ExecutionId = std::int64_t;
 inline constexpr ExecutionId NO_EXECUTION = 0;
 inline constexpr EntityId ENTITY_MAX = 9'999'999;  // versions are found by it in a vector
 
-// What is to be seen of an entity, or of an event of its source.
+// What a reader sees of an entity, or of an event that the entity has emitted.
 struct Sighting {
   EntityId entity;
   Position position;
@@ -91,8 +91,8 @@ class Speculation {
  public:
   virtual ~Speculation() = default;
 
-  // All members but validate() throw std::invalid_argument. After settle() has thrown they are of
-  // no use any more; what else throws has changed nothing.
+  // All members but validate() throw std::invalid_argument. After an exception of settle(), the
+  // object cannot be used any more. Other exceptions leave it unchanged.
 
   // Returns the sure executions that can run initially. Called once.
   virtual std::vector<SpeculationCommand> start() = 0;
@@ -118,12 +118,12 @@ class Speculation {
 
   // The first step of an agent without a valid result.
   virtual Step next_step(AgentId agent) const = 0;
-  // What an execution of `step` is told now; final: by final versions only.
+  // The answer that an execution of `step` gets now; final: from final versions only.
   virtual std::vector<Sighting> answer(const Question& question, Step step, bool final) const = 0;
   virtual Step floor() const = 0;
 
-  // The numbers in use: what is not among them may be used for something else. Takes as long as
-  // there are executions and versions.
+  // The numbers in use; all others may be given to other entities and values. Takes time linear in
+  // the number of executions and versions.
   virtual NumbersInUse in_use() const = 0;
 
   // Checks every invariant; throws std::logic_error. Slow; for tests.
