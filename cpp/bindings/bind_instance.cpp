@@ -104,17 +104,9 @@ void bind_profile(py::module_& m) {
   const Profile defaults;
   py::class_<Profile>(m, "Profile", "Cost of one iteration and capacity of one instance.",
                       py::is_final())
-      .def(py::init([](double w_ms, double g_ms, double h_ms, double b_ms, double k_ms, double q_ms,
-                       double c_ms, double k_mixed_ms, bool c_once, double d_ms, double e_ms,
-                       std::int64_t kv_capacity_tokens, std::int32_t block_tokens,
-                       std::int32_t chunk_tokens, std::int32_t max_sequences,
-                       std::int64_t kv_bytes_per_token, double pcie_gb_per_s, double host_gb) {
-             return Profile{w_ms,          g_ms,         h_ms,          b_ms,
-                            k_ms,          q_ms,         c_ms,          k_mixed_ms,
-                            c_once,        d_ms,         e_ms,          kv_capacity_tokens,
-                            block_tokens,  chunk_tokens, max_sequences, kv_bytes_per_token,
-                            pcie_gb_per_s, host_gb};
-           }),
+      .def(py::init<double, double, double, double, double, double, double, double, bool, double,
+                    double, std::int64_t, std::int32_t, std::int32_t, std::int32_t, std::int64_t,
+                    double, double>(),
            py::kw_only(), "w_ms"_a = 0.0, "g_ms"_a = 0.0, "h_ms"_a = 0.0, "b_ms"_a = 0.0,
            "k_ms"_a = 0.0, "q_ms"_a = 0.0, "c_ms"_a = 0.0, "k_mixed_ms"_a = 0.0, "c_once"_a = false,
            "d_ms"_a = 0.0, "e_ms"_a = 0.0, "kv_capacity_tokens"_a,

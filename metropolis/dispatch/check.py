@@ -9,7 +9,7 @@ from random import Random
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.names import cut
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import call, due_s_of, read, reranked_by
+from metropolis.policy.faults import call, due_s_of, read, reranked_by, versions_of
 from metropolis.types import MetropolisError
 
 PROGRAMS = 60
@@ -109,13 +109,13 @@ def _live(policy: Policy, served: ServedRequest) -> None:
     if is_promoted:
         call(Policy.promoted, policy, request)
     call(Policy.started, policy, request, served.started_s)
-    seen, rank = _versions(policy), call(Policy.rank, policy, request)
+    versions, rank = versions_of(policy), call(Policy.rank, policy, request)
     call(Policy.passed, policy, middle_s)
-    is_function = seen != _versions(policy) or rank == call(Policy.rank, policy, request)
+    is_function = versions != versions_of(policy) or rank == call(Policy.rank, policy, request)
     _require(
         is_function, "rank must be a function of the request and the versions while it runs, too"
     )
-    ids = reranked_by(policy, sum(seen))
+    ids = reranked_by(policy, versions)
     is_named = ids is None or request.id in ids or rank == call(Policy.rank, policy, request)
     _require(is_named, "reranked must name the requests whose ranks have changed")
     _require(due_s_of(policy) > middle_s, "due_s must be in the future after passed")
@@ -125,10 +125,6 @@ def _live(policy: Policy, served: ServedRequest) -> None:
         call(Policy.completed, policy, served)
     else:
         call(Policy.cancelled, policy, request)
-
-
-def _versions(policy: Policy) -> tuple[int, int]:
-    return read(policy, "version"), read(policy, "running_version")
 
 
 def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s: float) -> None:
