@@ -16,7 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
-from metropolis.timeline.format import CALLS, EXECUTIONS, KEYS, SCHEMAS, Meta, files_of, meta_of
+from metropolis.timeline.format import (
+    CALLS,
+    EXECUTIONS,
+    KEYS,
+    SCHEMAS,
+    Meta,
+    file_of,
+    files_of,
+    meta_of,
+)
 from metropolis.types import MetropolisError
 
 _UNTHREADED = pa.ipc.IpcReadOptions(use_threads=False)
@@ -33,6 +42,8 @@ class _File:
     meta: Meta | None = None
     _schema: bytes = b""
     """The beginning of the file, up to the first batch."""
+    is_cut: bool = False
+    """Whether a part of it is incomplete or damaged."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The complete batches that have not been read.
@@ -57,8 +68,10 @@ class _File:
                 batch.validate(full=True)
                 self.read_bytes = before + content.tell()
                 yield batch
-        except (StopIteration, *_INCOMPLETE):
-            return
+        except StopIteration:
+            self.is_cut = False
+        except _INCOMPLETE:
+            self.is_cut = True
 
 
 @dataclass
@@ -84,6 +97,12 @@ class TimelineFollower:
         newest = max(metas, key=lambda meta: meta.number)
         executions = Executions(**_columns(tables[EXECUTIONS], EXECUTIONS))
         return Timeline(newest, executions, _calls(tables[CALLS]))
+
+    def damaged(self) -> list[Path]:
+        """The files that are missing, incomplete or damaged, as far as `poll` has read them."""
+        numbers = {n for kind in SCHEMAS for n, _ in files_of(self.folder, kind)}
+        paths = [file_of(self.folder, kind, n) for kind in SCHEMAS for n in sorted(numbers)]
+        return [path for path in paths if path not in self._files or self._files[path].is_cut]
 
     def _new_rows(self, kind: str) -> pa.Table:
         found = SCHEMAS[kind].empty_table()

@@ -108,7 +108,9 @@ class Side:
     def growing_meta(self) -> dict[str, Any]:
         """What of `meta` changes while the side grows."""
         timeline = self.timeline
-        notes = [self.note, self.steps.damage, None if timeline.is_there else NO_TIMELINE]
+        damage = None if self._was_live else timeline.damage
+        missing = None if timeline.is_there or damage else NO_TIMELINE
+        notes = [self.note, self.steps.damage, damage, missing]
         counts = {"positions": self.steps.chunks, "moments": self.steps.chunks}
         return {
             "clock": "simulated" if timeline.simulated else "real",

@@ -140,6 +140,14 @@ class TimelineColumns:
         return self._executions.count // self._agents
 
     @property
+    def damage(self) -> str | None:
+        """A sentence, if a file of it is damaged."""
+        damaged = self._follower.damaged()
+        if not damaged:
+            return None
+        return f"{damaged[0]}: is missing, incomplete or damaged; calls or times may be missing."
+
+    @property
     def counts(self) -> dict[str, int]:
         """The numbers of chunks by name."""
         return {

@@ -121,3 +121,21 @@ def test_a_pipe_in_place_of_a_timeline(run_copy: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(MetropolisError, match="is not a file"):
         open_run(run_copy)
+
+
+@pytest.mark.parametrize("kind", ["executions", "calls"])
+@pytest.mark.parametrize("how", ["cut", "empty", "flip", "remove"])
+def test_a_damaged_timeline_is_named(run_copy: Path, kind: str, how: str) -> None:
+    """Else the page would show fewer calls than there were, and no reason."""
+    path = run_copy / "timeline" / f"{kind}-0.arrows"
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    if how == "flip":
+        content[middle : middle + 400] = bytes(400)
+    assert open_run(run_copy).meta()["note"] is None
+    path.write_bytes({"cut": content[:-300], "empty": b""}.get(how, content))
+    if how == "remove":
+        path.unlink()
+    assert (
+        f"{kind}-0.arrows: is missing, incomplete or damaged" in open_run(run_copy).meta()["note"]
+    )
