@@ -1,5 +1,6 @@
 // Starts the page: loads the sides, and connects state, views, panel and transport.
 
+import { Address } from "./address.js";
 import { Calls } from "./calls.js";
 import { CATEGORIES_TOLD_APART, category, theme } from "./colours.js";
 import { byId, element } from "./elements.js";
@@ -52,7 +53,9 @@ class Page {
       this.state.at = Math.min(kinds.find((meta) => meta.forked)?.forked.step ?? 0, this.transport.end);
     }
     if (this.source.isServed && kinds.some((meta) => meta.live)) follow(this);
+    this.address = new Address(this, Object.keys(VIEWS));
     this.changed({});
+    this.address.read();
     let before = performance.now();
     const frame = (now) => {
       requestAnimationFrame(frame);
@@ -171,7 +174,7 @@ class Page {
     for (const views of Object.values(this.views)) {
       const { caption } = views[index];
       caption.hidden = isOnly;
-      caption.textContent = text;
+      caption.textContent = caption.title = text;
       caption.style.setProperty("--share", `${100 * share}%`);
     }
   }
