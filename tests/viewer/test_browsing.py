@@ -74,6 +74,24 @@ def test_texts_are_never_executed_in_a_file(attack: Path, show: Show, tmp_path: 
     assert page.evaluate("window.attacked") is None
 
 
+@pytest.mark.parametrize("width", [390, 1200])
+def test_long_texts_stay_in_their_places(
+    attack: Path, serve: Serve, show: Show, width: int
+) -> None:
+    page = show(serve(attack), width=width)
+    page.evaluate("metropolis.select(0, 1)")
+    for step in range(hostile.STEPS):
+        page.evaluate("step => metropolis.moveTo('step', step)", step)
+        page.evaluate("metropolis.panel.update()")
+        for place in ("#panel", "#legend", "html"):
+            wide, room = page.evaluate(
+                "place => { const {scrollWidth, clientWidth} = document.querySelector(place);"
+                " return [scrollWidth, clientWidth]; }",
+                place,
+            )
+            assert wide <= room, f"{place} at step {step}"
+
+
 def test_a_file_shows_what_the_server_shows(
     smallville: Path, serve: Serve, show: Show, tmp_path: Path
 ) -> None:
@@ -153,6 +171,7 @@ def test_a_run_is_followed_paused_and_stopped(show: Show, tmp_path: Path) -> Non
         assert process.wait(TIMEOUT_S) == 130
         until(page, "document.getElementById('live-state').textContent.includes('has ended')")
         assert page.evaluate("document.getElementById('run-stop').hidden")
+        assert page.evaluate("document.getElementById('to-end').hidden")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["world"] == "minimal"
 
 

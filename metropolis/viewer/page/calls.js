@@ -177,6 +177,7 @@ export class Calls {
     context.clip();
     this.drawRows(context, theme);
     this.drawCalls(context, theme, from, to);
+    if (!this.side.meta.calls) this.drawNone(context, theme);
     context.restore();
     this.drawStrips(context, theme, from, to);
   }
@@ -207,17 +208,24 @@ export class Calls {
   drawRows(context, theme) {
     const { page, side, stage } = this;
     const row = stage.scale[1];
-    if (row < 10) return;
+    const selected = page.selectedOn(side);
     context.textAlign = "right";
     context.textBaseline = "middle";
     for (let agent = 0; agent < side.agents; agent += 1) {
       const y = stage.toY(agent + 0.5);
-      if (y < TOP - row || y > this.bottom + row) continue;
-      const isSelected = page.selectedOn(side) === agent;
+      const isSelected = selected === agent;
+      if (y < TOP - row || y > this.bottom + row || (row < 10 && !isSelected)) continue;
       context.font = `${isSelected ? 700 : 400} 12px system-ui, sans-serif`;
       context.fillStyle = isSelected ? theme.accent : theme.ink;
       context.fillText(fitted(context, side.meta.agents[agent], this.left - 16), this.left - 10, y);
     }
+  }
+
+  drawNone(context, theme) {
+    context.font = "14px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.fillStyle = theme.quiet;
+    context.fillText("No calls are recorded.", (this.left + this.stage.width) / 2, TOP + 24);
   }
 
   // Draws one rectangle at most for each pixel of a row, however many calls there are.
@@ -308,7 +316,8 @@ export class Calls {
       `${count(calls.prompt[row])} + ${count(calls.output[row])} tokens${calls.instance[row] < 0 ? "" : `, instance ${calls.instance[row]}`}`,
     ];
     context.font = "12px system-ui, sans-serif";
-    const width = Math.max(...lines.map((line) => context.measureText(line).width)) + 18;
+    const widest = Math.max(...lines.map((line) => context.measureText(line).width));
+    const width = Math.min(widest + 18, this.stage.width - 12);
     const left = Math.min(x + 14, this.stage.width - width - 6);
     const top = Math.min(y + 14, this.stage.height - 86);
     context.fillStyle = theme.bubble;
@@ -322,7 +331,7 @@ export class Calls {
     lines.forEach((line, number) => {
       context.font = `${number ? 400 : 600} 12px system-ui, sans-serif`;
       context.fillStyle = number ? theme.quiet : theme.ink;
-      context.fillText(line, left + 9, top + 8 + 17 * number);
+      context.fillText(fitted(context, line, width - 18), left + 9, top + 8 + 17 * number);
     });
   }
 }

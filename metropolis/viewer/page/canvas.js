@@ -3,14 +3,15 @@
 export class Stage {
   // `draw(context, stage)` draws in CSS pixels; `onTap(x, y)`, `onHover(x, y)` get those of the element;
   // `onView(isFirst, change)` is called when what is in view changes; `change`: of the size, if that did.
-  constructor(element, { draw, onTap, onHover, onLeave, onView, zoomsX = true, zoomsY = true }) {
+  constructor(element, { draw, onTap, onHover, onLeave, onView, moves = true }) {
     this.canvas = element;
     this.context = element.getContext("2d");
     this.drawing = draw;
     this.onView = onView ?? (() => {});
-    this.zooms = [zoomsX, zoomsY];
+    this.moves = moves; // whether it zooms and pans
     this.offset = [0, 0];
     this.scale = [1, 1];
+    this.fitted = 1; // the scale at which everything is shown
     this.width = this.height = 0;
     this.pointers = new Map();
     this.isDirty = true;
@@ -63,6 +64,7 @@ export class Stage {
     let sy = (this.height - 2 * margin) / Math.max(1e-9, y1 - y0);
     if (equally) sx = sy = Math.max(1e-6, Math.min(sx, sy));
     this.scale = [sx, sy];
+    this.fitted = sx;
     this.offset = [
       (this.width - sx * (x1 + x0)) / 2,
       (this.height - sy * (y1 + y0)) / 2,
@@ -70,9 +72,12 @@ export class Stage {
     this.isDirty = true;
   }
 
-  zoom(factor, x = this.width / 2, y = this.height / 2) {
+  // From a small picture of everything to a few tiles.
+  zoom(by, x = this.width / 2, y = this.height / 2) {
+    if (!this.moves) return;
+    const [least, most] = [this.fitted / 8, 64 * Math.max(1, this.fitted)];
+    const factor = Math.min(most, Math.max(least, by * this.scale[0])) / this.scale[0];
     for (const [axis, at] of [[0, x], [1, y]]) {
-      if (!this.zooms[axis]) continue;
       this.offset[axis] = at - factor * (at - this.offset[axis]);
       this.scale[axis] *= factor;
     }
@@ -81,8 +86,9 @@ export class Stage {
   }
 
   pan(dx, dy) {
-    if (this.zooms[0]) this.offset[0] += dx;
-    if (this.zooms[1]) this.offset[1] += dy;
+    if (!this.moves) return;
+    this.offset[0] += dx;
+    this.offset[1] += dy;
     this.isDirty = true;
     this.onView(false, null);
   }

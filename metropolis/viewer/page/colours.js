@@ -21,13 +21,13 @@ function scaleOf(colours) {
 }
 
 const SCALES = { light: scaleOf(CIVIDIS), dark: scaleOf(ON_DARK) };
-const WHITE_UNTIL = { light: 0.48, dark: 0.06 }; // the share up to which white contrasts more than black
+const WHITE_UNTIL = { light: 0.47, dark: 0.02 }; // the share up to which white contrasts more than black
 let scheme = "light";
 
 // The colour of a share from 0 (at the floor) to 1.
 export const leadColour = (share) => SCALES[scheme][Math.round(255 * Math.min(1, Math.max(0, share)))];
-// Whether text on this colour is readable in white.
-export const isDark = (share) => share < WHITE_UNTIL[scheme];
+// The colour of text on it.
+export const leadTextColour = (share) => (share < WHITE_UNTIL[scheme] ? "#fff" : "#000");
 // Of the first categories; all later ones share the last colour.
 export const category = (index) => CATEGORIES[Math.min(index, CATEGORIES.length - 1)];
 export const CATEGORIES_TOLD_APART = CATEGORIES.length - 1;

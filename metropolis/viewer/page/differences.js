@@ -1,6 +1,6 @@
 // How a run and its branch differ: by where agents are and what they do, say and think, step by step.
 
-import { element } from "./elements.js";
+import { element, onlyFirst } from "./elements.js";
 import { count, plural, titleOf, worldTime } from "./format.js";
 
 const SHOWN_MAX = 300;
@@ -97,7 +97,7 @@ export function differenceParts(page, panel) {
   return [
     panel.heading(title, subtitle, null),
     element("ol", { class: "moments" }, ...list.slice(0, SHOWN_MAX).map((difference) => differenceRow(page, difference))),
-    list.length > SHOWN_MAX ? element("p", { class: "quiet" }, `The first ${SHOWN_MAX} are shown.`) : null,
+    onlyFirst(list, SHOWN_MAX),
   ];
 }
 

@@ -25,4 +25,7 @@ export function keepFocus(root, replace) {
   if (same?.tagName === activeElement.tagName) same.focus({ preventScroll: true });
 }
 
+// A sentence if not all of a list are shown.
+export const onlyFirst = (list, most) => (list.length > most ? element("p", { class: "quiet" }, `The first ${most} are shown.`) : null);
+
 export const byId = (id) => document.getElementById(id);

@@ -38,7 +38,7 @@ const text = (words) => element("span", { class: "item" }, words);
 function item(colour, words, kind = "") {
   const mark = element("span", { class: `swatch ${kind}` });
   mark.style.setProperty("--colour", colour);
-  return element("span", { class: "item" }, mark, words);
+  return element("span", { class: "item", title: words }, mark, element("span", { class: "words" }, words));
 }
 
 function scale() {

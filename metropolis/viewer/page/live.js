@@ -15,17 +15,19 @@ export async function follow(page) {
   }
   try {
     await page.source.follow((event) => receive(page, event));
-    disconnected(ENDED);
+    disconnected(page, ENDED);
   } catch (error) {
     // the browser's own sentences on a lost connection do not say whose it was
-    disconnected(error instanceof TypeError ? ENDED : error.message);
+    disconnected(page, error instanceof TypeError ? ENDED : error.message);
   }
 }
 
-function disconnected(sentence) {
+function disconnected(page, sentence) {
   byId("live-state").textContent = sentence;
   byId("live-numbers").textContent = ""; // they may be older than the run's end
   for (const command of COMMANDS) byId(`run-${command}`).hidden = true;
+  for (const side of page.sides) side.update({ live: false });
+  page.state.set({ isLive: false });
 }
 
 async function control(page, command) {

@@ -1,7 +1,7 @@
 // The panel beside the stage: a person, a call, results of a search, differences, meetings.
 
 import { differenceParts } from "./differences.js";
-import { element, keepFocus } from "./elements.js";
+import { element, keepFocus, onlyFirst } from "./elements.js";
 import { count, plural, seconds, titleOf, worldTime } from "./format.js";
 import { FINISHED, WAITING } from "./moment.js";
 import { FAILED, WASTED } from "./side.js";
@@ -119,7 +119,7 @@ export class Panel {
   }
 
   nameLink(side, agent) {
-    return element("a", { href: "#", onclick: (event) => this.go(event, () => this.page.select(side.index, agent)) }, side.meta.agents[agent]);
+    return element("a", { href: this.page.address.of({ side: side.index, selected: agent }), onclick: (event) => this.go(event, () => this.page.select(side.index, agent)) }, side.meta.agents[agent]);
   }
 
   go(event, action) {
@@ -145,6 +145,7 @@ export class Panel {
       {},
       element("h3", {}, `${plural(rows.length, "call")} in this step`),
       element("ul", { class: "calls" }, ...rows.slice(0, SHOWN_MAX).map(([calls, row]) => this.callRow(side, calls, row))),
+      onlyFirst(rows, SHOWN_MAX),
     );
   }
 
@@ -313,7 +314,7 @@ export class Panel {
       this.heading(`“${this.query}”`, found, () => this.page.clearSearch()),
       this.namesFound.length ? element("p", { class: "status" }, ...this.names(side, this.namesFound)) : null,
       element("ol", { class: "moments" }, ...hits.slice(0, HITS_MAX).map((moment) => this.momentRow(side, moment, false, true))),
-      hits.length > HITS_MAX ? element("p", { class: "quiet" }, `The first ${HITS_MAX} are shown.`) : null,
+      onlyFirst(hits, HITS_MAX),
     ];
   }
 
@@ -327,9 +328,10 @@ export class Panel {
     const form = element("form", { class: "news", onsubmit: (event) => this.go(event, () => social.trace(input.value.trim())) }, input, element("button", {}, "Follow"));
     const until = this.page.moments[side.index].front;
     const heard = [...(social.news?.heard ?? [])].filter(([agent]) => social.knows(agent)).sort((a, b) => a[1].step - b[1].step);
+    const whose = this.page.sides.length > 1 ? `${titleOf(side.meta)} · ` : "";
     if (social.meetings?.length === 0) return [this.heading("Who spoke to whom", "No speech is recorded.", null)];
     return [
-      this.heading("Who spoke to whom", `until step ${count(until)} · ${plural(pairs.length, "pair")}`, null),
+      this.heading("Who spoke to whom", `${whose}until step ${count(until)} · ${plural(pairs.length, "pair")}`, null),
       element("section", {}, element("h3", {}, "How news spread"), form, social.news ? element("p", { class: "quiet", role: "status" }, `${plural(heard.length, "agent")} of ${count(side.agents)} said, heard or thought it`) : null),
       social.news
         ? element(
@@ -348,15 +350,16 @@ export class Panel {
               ),
             ),
           )
-        : element(
-            "table",
-            {},
-            element("tr", {}, element("th", { colspan: 2 }, "pair"), element("th", { class: "number" }, "times"), element("th", {}, "last")),
-            ...pairs.slice(0, SHOWN_MAX).map(({ a, b, count: times, last }) =>
-              element("tr", {}, element("td", {}, this.nameLink(side, a)), element("td", {}, this.nameLink(side, b)), element("td", { class: "number" }, count(times)), element("td", { class: "when" }, worldTime(side, last))),
-            ),
-          ),
+        : this.pairParts(side, pairs),
     ];
+  }
+
+  pairParts(side, pairs) {
+    if (!pairs.length) return element("p", { class: "quiet" }, "Nobody has spoken to anybody yet.");
+    const row = ({ a, b, count: times, last }) =>
+      element("tr", {}, element("td", {}, this.nameLink(side, a)), element("td", {}, this.nameLink(side, b)), element("td", { class: "number" }, count(times)), element("td", { class: "when" }, worldTime(side, last)));
+    const head = element("tr", {}, element("th", { colspan: 2 }, "pair"), element("th", { class: "number" }, "times"), element("th", {}, "last"));
+    return element("div", {}, element("table", {}, head, ...pairs.slice(0, SHOWN_MAX).map(row)), onlyFirst(pairs, SHOWN_MAX));
   }
 }
 

@@ -171,7 +171,7 @@ export class Social {
       const outwards = Math.atan2(this.places[2 * agent + 1], this.places[2 * agent]);
       const [dx, dy] = [Math.cos(outwards), Math.sin(outwards)];
       context.font = `${isFirst(agent) ? 600 : 400} 12px system-ui, sans-serif`;
-      const name = fitted(context, agents[agent], this.isCircle ? this.nameWidth + 10 : 160);
+      const name = fitted(context, agents[agent], this.isCircle ? this.nameWidth : 160);
       const { width } = context.measureText(name);
       const isUpright = Math.abs(dx) < 0.12; // above and below the circle: in the middle
       const [left, middle] = [x + (radius + 6) * dx - (isUpright ? width / 2 : dx < 0 ? width : 0), y + (radius + 8) * dy];

@@ -16,8 +16,7 @@ export class Steps {
     this.stage = new Stage(canvas, {
       draw: (context) => this.draw(context),
       onTap: (x, y) => page.select(side.index, this.agentAt(y)),
-      onView: () => {},
-      zoomsX: false,
+      moves: false,
     });
   }
 
@@ -54,6 +53,7 @@ export class Steps {
     const rowOf = new Int32Array(side.agents);
     order.forEach((agent, at) => (rowOf[agent] = at));
     const most = page.leads.most;
+    const selected = page.selectedOn(side);
     const { left } = this;
     const x = (step) => left + ((step - moment.floor) / most) * (stage.width - left - RIGHT);
     const y = (agent) => TOP + (rowOf[agent] + 0.5) * row;
@@ -81,8 +81,8 @@ export class Steps {
           context.fill();
         }
       }
-      if (row >= 11) {
-        const isSelected = page.selectedOn(side) === agent;
+      const isSelected = selected === agent;
+      if (row >= 11 || isSelected) {
         context.font = `${isSelected ? 700 : 400} 12px system-ui, sans-serif`;
         context.fillStyle = isSelected ? theme.accent : theme.ink;
         context.textAlign = "right";

@@ -1,7 +1,7 @@
 // The map: walls and places, agents at their own steps, their ways, what they say, who waits for whom.
 
 import { Stage, Taken, arrow, fitted, outlined, rounded } from "./canvas.js";
-import { isDark, leadColour } from "./colours.js";
+import { leadColour, leadTextColour } from "./colours.js";
 import { Fold } from "./fold.js";
 import { labelsOf } from "./format.js";
 import { pictureOf } from "./map_picture.js";
@@ -334,8 +334,8 @@ export class Town {
       context.stroke();
     }
     if (radius >= 8) {
-      const share = moment.basis === "time" ? this.page.leads.share(moment.steps[agent] - moment.floor) : 0;
-      context.fillStyle = waits || isOver ? theme.ink : isDark(share) ? "#fff" : "#111";
+      const onColour = moment.basis === "time" ? leadTextColour(this.page.leads.share(moment.steps[agent] - moment.floor)) : theme.panel;
+      context.fillStyle = waits || isOver ? theme.ink : onColour;
       const label = this.labels[agent];
       context.font = `600 ${Math.round(radius * (waits ? 0.78 : 0.9) * Math.min(1, 3 / label.length))}px system-ui, sans-serif`;
       context.textAlign = "center";
@@ -370,7 +370,7 @@ export class Town {
       while (!this.names.isFree(x - width / 2, top, width, 14)) top += 15;
       this.names.take(x - width / 2, top, width, 14);
       context.fillStyle = theme.ink;
-      outlined(context, name, x, top, theme.floor);
+      outlined(context, fitted(context, name, width), x, top, theme.floor);
       return;
     }
     const middle = Math.min(Math.max(x, width / 2 + 10), this.stage.width - width / 2 - 10);
