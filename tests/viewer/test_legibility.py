@@ -121,3 +121,18 @@ def test_two_maps_on_a_phone(smallville: Path, serve: Serve, show: Show) -> None
     page.wait_for_timeout(500)  # until the canvases have their new sizes
     scale = "metropolis.views.town[0].stage.scale[0] * metropolis.sides[0].meta.map.width"
     assert page.evaluate(scale) > 150
+
+
+@pytest.mark.parametrize(("width", "height"), [(720, 450), (320, 568)])
+def test_a_low_screen_scrolls(
+    smallville: Path, serve: Serve, show: Show, width: int, height: int
+) -> None:
+    """The view keeps some height beside a panel, and the slider stays visible."""
+    page = show(serve(smallville), width=width, height=height)
+    page.evaluate("metropolis.select(0, 3)")
+    page.wait_for_timeout(500)  # until the canvas has its new size
+    assert page.evaluate("metropolis.views.town[0].stage.height") > 120
+    for to in ("0", "document.documentElement.scrollHeight"):
+        page.evaluate(f"scrollTo(0, {to})")
+        box = page.locator("#scrub").bounding_box()
+        assert 0 <= box["y"] < box["y"] + box["height"] <= height

@@ -130,7 +130,7 @@ class Page {
     if (this.views[name] === undefined) {
       const holder = byId(`view-${name}`);
       this.views[name] = this.sides.map((side) => {
-        const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": `${name}: ${titleOf(side.meta)}` });
+        const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": `${name}: ${titleOf(side.meta)}`, "aria-describedby": "reading" });
         const caption = element("figcaption", {});
         holder.append(element("figure", {}, caption, canvas));
         const view = new VIEWS[name](this, side, canvas);

@@ -58,6 +58,11 @@ export class Panel {
     );
   }
 
+  // Words on a side: of two sides with its name.
+  whose(side, words) {
+    return this.page.sides.length > 1 ? `${titleOf(side.meta)} · ${words}` : words;
+  }
+
   // --- a person
 
   personParts(side, agent) {
@@ -68,7 +73,7 @@ export class Panel {
     const name = side.meta.agents[agent];
     const where = `step ${count(step)} · ${worldTime(side, step)}`;
     return [
-      this.heading(name, page.sides.length > 1 ? `${titleOf(side.meta)} · ${where}` : where, () => page.select(side.index, null)),
+      this.heading(name, this.whose(side, where), () => page.select(side.index, null)),
       doing?.label || doing?.place
         ? element(
             "p",
@@ -311,7 +316,7 @@ export class Panel {
     const most = this.isCut ? "more than " : "";
     const found = this.isSearching ? "searching…" : (this.searchError ?? `${most}${plural(hits.length, "moment")}`);
     return [
-      this.heading(`“${this.query}”`, found, () => this.page.clearSearch()),
+      this.heading(`“${this.query}”`, this.whose(side, found), () => this.page.clearSearch()),
       this.namesFound.length ? element("p", { class: "status" }, ...this.names(side, this.namesFound)) : null,
       element("ol", { class: "moments" }, ...hits.slice(0, HITS_MAX).map((moment) => this.momentRow(side, moment, false, true))),
       onlyFirst(hits, HITS_MAX),
@@ -328,10 +333,9 @@ export class Panel {
     const form = element("form", { class: "news", onsubmit: (event) => this.go(event, () => social.trace(input.value.trim())) }, input, element("button", {}, "Follow"));
     const until = this.page.moments[side.index].front;
     const heard = [...(social.news?.heard ?? [])].filter(([agent]) => social.knows(agent)).sort((a, b) => a[1].step - b[1].step);
-    const whose = this.page.sides.length > 1 ? `${titleOf(side.meta)} · ` : "";
     if (social.meetings?.length === 0) return [this.heading("Who spoke to whom", "No speech is recorded.", null)];
     return [
-      this.heading("Who spoke to whom", `${whose}until step ${count(until)} · ${plural(pairs.length, "pair")}`, null),
+      this.heading("Who spoke to whom", this.whose(side, `until step ${count(until)} · ${plural(pairs.length, "pair")}`), null),
       element("section", {}, element("h3", {}, "How news spread"), form, social.news ? element("p", { class: "quiet", role: "status" }, `${plural(heard.length, "agent")} of ${count(side.agents)} said, heard or thought it`) : null),
       social.news
         ? element(
