@@ -240,6 +240,32 @@ def test_a_branch_is_shown_beside_its_run(
     assert marked > 0
 
 
+def test_a_shorter_run_is_equal_up_to_its_end(
+    smallville: Path, serve: Serve, show: Show, tmp_path: Path
+) -> None:
+    shorter = tmp_path / "shorter"
+    run_metropolis(
+        "run", "smallville", "--steps", "60", "--instances", "2", "--no-timeline", "--quiet",
+        "--out", shorter,
+    )  # fmt: skip
+    page = show(serve(shorter, "--beside", smallville))
+    until(page, "metropolis.differences?.isComplete")
+    assert page.inner_text("#panel h2") == "No difference"
+    page.evaluate("metropolis.moveTo('step', 100)")
+    until(page, "metropolis.chunks.loading.size === 0")
+    page.evaluate("metropolis.changed({})")
+    for side in (0, 1):
+        ringed = page.evaluate(
+            """at => { const {sides, moments} = metropolis; return sides[at].meta.agents.filter(
+              (_, agent) => metropolis.differs(sides[at], agent, moments[at])); }""",
+            side,
+        )
+        assert ringed == []
+    assert "60 steps / 560 steps" in page.inner_text("#facts")
+    assert page.inner_text("#reading").startswith("step 100 of 560 ")
+    assert page.inner_text("#note").startswith("shorter: This run recorded no timeline")
+
+
 def test_a_run_with_prices_shows_its_cost(serve: Serve, show: Show, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run_metropolis(

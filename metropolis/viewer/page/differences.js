@@ -82,9 +82,11 @@ export function differs(page, side, agent, moment) {
   const other = page.sides[1 - side.index];
   const twin = page.twin(side, agent, other);
   const step = moment.steps[agent];
-  if (twin === null || step > Math.min(side.meta.steps, other.meta.steps)) return false;
+  const steps = Math.min(side.meta.steps, other.meta.steps);
+  if (twin === null || step > steps) return false;
   if (!side.position(agent, step, at[0]) || !other.position(twin, step, at[1])) return false;
   if (at[0][0] !== at[1][0] || at[0][1] !== at[1][1]) return true;
+  if (step === steps) return false; // what the agents of the shorter run do in this step is not known
   return (side.doing(agent, step)?.label ?? "") !== (other.doing(twin, step)?.label ?? "");
 }
 

@@ -26,6 +26,7 @@ function itemsOf(page, view, basis, named, others) {
       element("span", { class: "item" }, "at the floor", scale(), `${count(page.leads.most)} steps ahead`),
       item("var(--ink)", "runs"),
       item("var(--ink)", "waits", "hollow"),
+      item("var(--wall)", "has finished", "hollow thin"),
       item("var(--alarm)", "waits for", "arrow"),
     ];
   }

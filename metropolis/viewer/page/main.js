@@ -106,7 +106,8 @@ class Page {
     const { meta } = this.sides[0];
     document.title = `${this.sides.map((side) => titleOf(side.meta)).join(" and ")} · metropolis`;
     byId("title").textContent = this.sides.map((side) => titleOf(side.meta)).join(" / ");
-    const steps = meta.target && meta.target !== meta.steps ? `${count(meta.steps)} of ${count(meta.target)} steps` : plural(meta.steps, "step");
+    const stepsOf = ({ meta: { steps, target } }) => (target && target !== steps ? `${count(steps)} of ${count(target)} steps` : plural(steps, "step"));
+    const steps = [...new Set(this.sides.map(stepsOf))].join(" / ");
     const facts = []; // of the first side, as far as those of a second one are the same
     if (meta.counts.executions && !this.isBranch) facts.push(plural(meta.calls, "call"));
     if (meta.counts.executions && this.sides.length === 1) facts.push(seconds(meta.end_s));
@@ -114,8 +115,9 @@ class Page {
     const parts = [...this.raceParts(), plural(meta.agents.length, "agent"), steps, ...facts, ...clock];
     byId("facts").textContent = parts.join(" · ");
     byId("facts").title = byId("facts").textContent;
-    const notes = this.sides.map((side) => side.meta.note).filter(Boolean);
-    byId("note").textContent = [...new Set(notes)].join(" ");
+    const noted = this.sides.filter((side) => side.meta.note);
+    const isShared = new Set(this.sides.map((side) => side.meta.note)).size === 1;
+    byId("note").textContent = isShared ? meta.note : noted.map((side) => `${titleOf(side.meta)}: ${side.meta.note}`).join(" ");
   }
 
   // How much faster the faster side of a race is.

@@ -3,7 +3,7 @@
 import { Stage, fitted, ticks } from "./canvas.js";
 import { leadColour } from "./colours.js";
 import { count } from "./format.js";
-import { WAITING } from "./moment.js";
+import { FINISHED, WAITING } from "./moment.js";
 
 const TOP = 44;
 const RIGHT = 24;
@@ -63,16 +63,18 @@ export class Steps {
     for (const agent of order) {
       const lead = moment.steps[agent] - moment.floor;
       const waits = moment.status[agent] === WAITING;
+      const isOver = moment.status[agent] === FINISHED;
       context.fillStyle = context.strokeStyle = leadColour(page.leads.share(lead));
-      context.globalAlpha = waits ? 0.3 : 0.85;
+      context.globalAlpha = waits || isOver ? 0.3 : 0.85;
       context.fillRect(x(moment.floor), y(agent) - bar / 2, Math.max(3, x(moment.steps[agent]) - left), bar);
       context.globalAlpha = 1;
       if (row >= 5) {
         context.beginPath();
         context.arc(x(moment.steps[agent]), y(agent), Math.min(6, row * 0.36), 0, 2 * Math.PI);
+        context.fillStyle = isOver ? theme.panel : context.fillStyle;
         context.fill();
         context.lineWidth = 1;
-        context.strokeStyle = theme.ink;
+        context.strokeStyle = isOver ? theme.wall : theme.ink;
         context.stroke();
         if (waits) {
           context.beginPath();

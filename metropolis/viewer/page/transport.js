@@ -78,7 +78,8 @@ export class Transport {
     const moment = page.moments[state.side];
     const side = page.sides[state.side];
     if (state.basis === "time" && page.sides.length > 1) return `${seconds(state.at)} of ${seconds(this.end)}`; // the rest is in the captions
-    if (state.basis === "step") return `step ${count(moment.floor)} of ${count(side.meta.steps)} · ${worldTime(side, moment.floor)}`;
+    const step = Math.floor(state.at);
+    if (state.basis === "step") return `step ${count(step)} of ${count(this.end)} · ${worldTime(side, step)}`;
     return `${seconds(state.at)} of ${seconds(this.end)} · floor ${count(moment.floor)} (${worldTime(side, moment.floor)}) · lead ${plural(moment.lead, "step")}`;
   }
 
