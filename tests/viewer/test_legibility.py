@@ -107,6 +107,8 @@ def test_a_run_without_speech_and_calls_says_so(
     page.click("#tab-calls")
     until(page, "metropolis.views.calls[0].stage.width > 0")
     assert "No calls are recorded." in [text for text, *_ in page.evaluate(DRAWN, "calls")]
+    page.mouse.click(600, 300)
+    assert page.evaluate("metropolis.state.basis") == "step"
     page = show(serve(smallville))
     page.evaluate("metropolis.moveTo('step', 0)")
     page.click("#tab-social")

@@ -126,7 +126,7 @@ export class Calls {
     const { page, side } = this;
     if (found !== null) page.openCall(side.index, found.calls, found.row);
     else if (x < this.left) page.select(side.index, this.rowAt(y));
-    else page.moveTo("time", this.stage.fromX(x));
+    else if (page.hasTimes) page.moveTo("time", this.stage.fromX(x));
   }
 
   hover(x, y) {
