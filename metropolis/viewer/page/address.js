@@ -1,13 +1,14 @@
 // The state in the fragment of the page's URL, beside the token: a reload, a copied URL and the back button show
 // it again.
 
-const WRITE_MS = 300; // browsers limit how often a page changes its URL
+const STILL_MS = 300; // the URL is written once the state has not changed for so long: that costs milliseconds
 
 export class Address {
   constructor(page, views) {
     this.page = page;
     this.views = views;
     this.timer = null;
+    this.token = this.parts.get("token");
     addEventListener("popstate", () => this.read());
     page.state.onChange(() => this.write());
   }
@@ -20,9 +21,8 @@ export class Address {
   of(changes = {}) {
     const { sides, state } = this.page;
     const { view, basis, at, side, selected, isLive } = { ...state, ...changes };
-    const token = this.parts.get("token");
     const parts = {
-      ...(token === null ? {} : { token }),
+      ...(this.token === null ? {} : { token: this.token }),
       view,
       ...(isLive ? {} : { by: basis, at: Number(at.toFixed(3)) }),
       ...(selected === null ? {} : { side, agent: sides[side].meta.agents[selected] }),
@@ -45,15 +45,15 @@ export class Address {
     history.replaceState(null, "", this.of());
   }
 
-  // Soon, and with an entry of its own in the history for each view and agent.
+  // With an entry of its own in the history for each view and agent.
   write() {
-    this.timer ??= setTimeout(() => {
-      this.timer = null;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
       const before = this.parts;
       const fragment = this.of();
       const after = new URLSearchParams(fragment.slice(1));
       const isElsewhere = ["view", "side", "agent"].some((name) => before.get(name) !== after.get(name));
       if (fragment !== location.hash) history[isElsewhere ? "pushState" : "replaceState"](null, "", fragment);
-    }, WRITE_MS);
+    }, STILL_MS);
   }
 }
