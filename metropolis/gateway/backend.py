@@ -75,7 +75,9 @@ class LocalGateway:
         *,
         sends_seed: bool = True,
     ) -> None:
-        self._compatible = Compatible("http://gateway", model, sends_seed=sends_seed)
+        self._compatible = Compatible(
+            "http://gateway", model, is_before_engines=True, sends_seed=sends_seed
+        )
         """Writes the bodies."""
         self._engines = [
             _EngineClient(spec, engine_key(n)) for n, spec in enumerate(specs, start=1)

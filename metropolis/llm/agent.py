@@ -52,6 +52,8 @@ class Options(TypedDict, total=False):
     """Schema that the answer must satisfy, if the server supports it."""
     regex: str | None
     """Regular expression that the answer must match, if the server supports it."""
+    ignore_eos: bool
+    """Whether the answer goes on to `max_tokens`, for benchmarks; SGLang and vLLM support it."""
 
 
 class Sender(Protocol):
@@ -246,6 +248,7 @@ class LLM:
             number=len(self.calls),
             speculative=self._speculative,
             model=self._client.models.of(self._program, function),
+            ignore_eos=options.get("ignore_eos", False),
         )
 
     async def _send(self, request: Request) -> Completion:

@@ -34,7 +34,7 @@ class Request:
     `model` None is the backend's own.
     `occurrence` numbers the requests within the agent-step whose model input is equal, in the order
     of sending; `number` numbers all of them. `json_schema` and `regex` constrain the answer if the
-    server supports them.
+    server supports them. With `ignore_eos` the answer has exactly `max_tokens` tokens.
     """
 
     agent: AgentId
@@ -55,6 +55,7 @@ class Request:
     number: int = 0
     speculative: bool = False
     model: str | None = None
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if (self.messages is None) == (self.prompt is None):
@@ -92,6 +93,8 @@ class Request:
             self.json_schema,
             self.regex,
         )
+        if self.ignore_eos:
+            digest = hashlib.sha256(f"{digest} ignore_eos".encode()).hexdigest()
         if self.model is None:
             return digest
         return hashlib.sha256(f"{digest} {self.model}".encode()).hexdigest()
@@ -120,6 +123,7 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "stop": (_is_texts, "a text or a list of texts"),
     "json_schema": (lambda value: value is None or isinstance(value, Mapping), "a dictionary"),
     "regex": (lambda value: value is None or isinstance(value, str), "a text"),
+    "ignore_eos": (lambda value: isinstance(value, bool), "True or False"),
 }
 
 

@@ -70,12 +70,14 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CHAT = ({"role": "system", "content": "You are Ada."}, {"role": "user", "content": "hello"})
 
 
-def everything(regex: bool) -> list[Request]:
+def everything(is_engine: bool) -> list[Request]:
     """Requests that together use every field."""
     plain: list[dict[str, object]] = [{}, {"stop": ("\n", "END")}]
-    formats: list[dict[str, object]] = [{"json_schema": SCHEMA}, {"regex": "yes|no"}]
-    chats = [{"messages": CHAT, **option} for option in plain + formats[: 1 + regex]]
-    prompts = [{"prompt": "hello", **option} for option in plain + formats * regex]
+    schema: list[dict[str, object]] = [{"json_schema": SCHEMA}]
+    extended: list[dict[str, object]] = [{"regex": "yes|no"}, {"ignore_eos": True}]
+    of_engines = extended if is_engine else []
+    chats = [{"messages": CHAT, **option} for option in plain + schema + of_engines]
+    prompts = [{"prompt": "hello", **option} for option in plain + schema * is_engine + of_engines]
     return [request(**fields) for fields in chats + prompts]
 
 
@@ -94,7 +96,7 @@ def send(backend_of: str, requests: list[Request]) -> list[tuple[str, dict[str, 
 @pytest.mark.parametrize("kind", DOCUMENTED)
 def test_only_documented_fields_are_sent(kind: str) -> None:
     seen: dict[str, set[str]] = {}
-    for path, body in send(kind, everything(regex=kind in ("sglang", "vllm"))):
+    for path, body in send(kind, everything(is_engine=kind in ("sglang", "vllm"))):
         seen.setdefault(path, set()).update(body)
         if path == "/generate":
             assert set(body["sampling_params"]) <= SGLANG_SAMPLING  # type: ignore[call-overload]
@@ -171,6 +173,17 @@ def test_openai_gets_max_completion_tokens_and_no_priority() -> None:
         openai.body_of(request(regex="a"))
     with pytest.raises(RefusedError, match="cannot follow a JSON schema without a chat"):
         openai.body_of(request(json_schema=SCHEMA))
+    with pytest.raises(RefusedError, match="cannot follow an exact length"):
+        openai.body_of(request(ignore_eos=True))
+
+
+@pytest.mark.parametrize("kind", [{"messages": CHAT}, {"prompt": "hello"}])
+def test_engines_are_told_to_ignore_the_end(kind: dict[str, Any]) -> None:
+    asked = request(ignore_eos=True, **kind)
+    for spec in ("sglang", "vllm"):
+        ((_, body),) = send(spec, [asked])
+        assert body.get("sampling_params", body)["ignore_eos"] is True  # type: ignore[attr-defined]
+    assert asked.digest != request(**kind).digest
 
 
 @pytest.mark.parametrize("kind", ["sglang", "compatible", "openai"])

@@ -23,8 +23,9 @@ class Compatible:
 
     `url` may omit the path `/v1`. `model` None takes the server's only model; `named` are those
     that requests may name. `vllm` sends the extra fields of vLLM as well: the priority, lower first
-    (start it with `--scheduling-policy priority`), and a regex. `sends_seed` False omits sampling
-    seeds, for servers that reject them.
+    (start it with `--scheduling-policy priority`), and a regex. `is_before_engines` says that the
+    bodies are for a gateway's engines. `sends_seed` False omits sampling seeds, for servers that
+    reject them.
     Answers stay within `limits`. If `check` recognises a metropolis gateway, requests carry
     program, function and step.
     """
@@ -36,6 +37,7 @@ class Compatible:
         *,
         named: Collection[str] = (),
         vllm: bool = False,
+        is_before_engines: bool = False,
         sends_seed: bool = True,
         limits: AnswerLimits = LIMITS,
     ) -> None:
@@ -45,6 +47,7 @@ class Compatible:
         self.name = model or ""
         self._model, self._named = model, named
         self._vllm, self._sends_seed = vllm, sends_seed
+        self._is_before_engines = is_before_engines
         self._length_field = (
             "max_completion_tokens" if address.hostname == OPENAI_HOST else "max_tokens"
         )
@@ -96,6 +99,10 @@ class Compatible:
             body["messages"] = request.messages
         if request.stop:
             body["stop"] = request.stop
+        if request.ignore_eos:
+            if not (self._vllm or self._server.is_gateway or self._is_before_engines):
+                raise self._unsupported("an exact length", request)
+            body["ignore_eos"] = True
         if self._vllm:
             return body | _vllm_additions(request)
         if request.regex is not None:

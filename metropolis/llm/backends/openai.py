@@ -134,10 +134,13 @@ class _Server:
         headers: Any = {}
         if self.is_gateway:
             headers = {name: quote(value) for name, value in headers_of(request).items()}
+        extra = {"ignore_eos": body.pop("ignore_eos")} if "ignore_eos" in body else None
         client = self._client
         route: Any = client.completions if path == "completions" else client.chat.completions
         response: AbstractAsyncContextManager[AsyncAPIResponse[Any]]
-        response = route.with_streaming_response.create(**body, extra_headers=headers)
+        response = route.with_streaming_response.create(
+            **body, extra_headers=headers, extra_body=extra
+        )
         return response
 
     async def _content(self, answer: AsyncAPIResponse[Any]) -> bytes:

@@ -156,6 +156,8 @@ class SGLang:
             body["regex"] = request.regex
         if request.json_schema is not None:
             body["response_format"] = wire.response_format(request.json_schema)
+        if request.ignore_eos:
+            body["ignore_eos"] = True
         return body
 
     async def _stream_generate(
@@ -221,4 +223,6 @@ def _sampling(request: Request) -> dict[str, Any]:
         parameters["regex"] = request.regex
     if request.json_schema is not None:
         parameters["json_schema"] = msgspec.json.encode(request.json_schema).decode()
+    if request.ignore_eos:
+        parameters["ignore_eos"] = True
     return parameters
