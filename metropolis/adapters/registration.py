@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -40,24 +39,26 @@ def _register(gymnasium: ModuleType) -> None:
 
 
 class _ImportHook(MetaPathFinder):
-    """Finds Gymnasium in the usual way, once, and registers the worlds when it is loaded."""
+    """Finds Gymnasium by the other finders, and registers the worlds when it is loaded.
+
+    It stays until then: a program may look for Gymnasium before it is imported.
+    """
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != "gymnasium":
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
 
         def load_and_register(module: ModuleType) -> None:
             load(module)
+            sys.meta_path.remove(self)
             _register(module)
 
         loader: Any = spec.loader

@@ -122,7 +122,14 @@ def test_gymnasium_makes_it_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "imports", ["import gymnasium, metropolis", "import metropolis, gymnasium", "import gymnasium"]
+    "imports",
+    [
+        "import gymnasium, metropolis",
+        "import metropolis, gymnasium",
+        "import gymnasium",
+        "import metropolis; from importlib.util import find_spec; find_spec('gymnasium'); "
+        "import gymnasium",
+    ],
 )
 def test_importing_is_enough_in_either_order(imports: str) -> None:
     prefix = "" if "metropolis" in imports else "metropolis:"
