@@ -6,6 +6,7 @@ not save either.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -31,6 +32,8 @@ def _digest(value: Any, met: dict[int, Any]) -> int:
     """`met` contains the values visited so far, by id: each is visited once."""
     if isinstance(value, np.ndarray):
         return hash((value.shape, value.tobytes()))
+    if isinstance(value, bytearray):
+        return hash(bytes(value))
     if isinstance(value, _ATOMS):
         return hash(value)
     if id(value) in met:
@@ -58,15 +61,14 @@ def mutable_parts(owner: Any) -> dict[int, Held]:
 
 
 def _is_mutable(value: Any) -> bool:
-    return isinstance(value, dict | list | set | bytearray | np.ndarray) or hasattr(
-        value, "__dict__"
-    )
+    kinds = dict | list | set | deque | bytearray | np.ndarray
+    return isinstance(value, kinds) or hasattr(value, "__dict__")
 
 
 def _parts(value: Any) -> Iterator[Held]:
     if isinstance(value, Mapping):
         yield from ((f"[{key!r}]", item) for key, item in value.items())
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | deque):
         yield from ((f"[{number}]", item) for number, item in enumerate(value))
     elif isinstance(value, set | frozenset):
         yield from (("{…}", item) for item in value)

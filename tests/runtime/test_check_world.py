@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -186,6 +187,19 @@ def test_a_counter_in_a_class_is_found() -> None:
     (finding,) = findings(lambda: yard(Counts), seeds=[0], steps=1)
     assert finding.kind == "state"
     assert "step 0: the class attribute Counts.seen changed, and is 6 now;" in finding.sentence
+
+
+@pytest.mark.parametrize("kind", [deque, bytearray])
+def test_a_queue_or_an_array_of_bytes_in_a_class_is_found(kind: Any) -> None:
+    class Queue(Yard):
+        seen = kind()
+
+        def observe(self, view: Any) -> Any:
+            self.seen.append(1)
+            return super().observe(view)
+
+    (finding,) = findings(lambda: yard(Queue), seeds=[0], steps=1)
+    assert "step 0: the class attribute Queue.seen changed, and is" in finding.sentence
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from metropolis.names import cut, shortened
 from metropolis.world.base import Agent, World
 from metropolis.world.digest import Held, digest, mutable_parts
 
-_DATA = (dict, list, set, np.ndarray, tuple, str, int, float, type(None))
+_DATA = (dict, list, set, deque, bytearray, np.ndarray, tuple, str, int, float, type(None))
 """Types of the attributes of classes and the globals of modules that are watched."""
 
 
