@@ -193,7 +193,11 @@ class LocalWorker:
             if not part.undecided:
                 part.cluster = self._transaction(part, state)
                 invocation.switch(list(part.members), resolve, world)
-                part.resolving = resolve(part.cluster)
+                try:
+                    part.resolving = resolve(part.cluster)
+                except Exception:  # only now: it would take time in every step
+                    invocation.hint = partial(_odd_action, world, part.cluster)
+                    raise
                 if part.resolving is None:
                     part.cluster.complete()
         return part

@@ -157,7 +157,7 @@ class View:
     def _near(self, radius: float | None) -> Iterable[Entity]:
         limit = self._reach.perception_radius
         chosen = limit if radius is None else float(radius)  # accepts floats of any precision
-        if chosen > limit:
+        if not chosen <= limit:  # also NaN
             raise CausalityError(
                 f"{self._prefix()} looks {chosen:g} far, {chosen - limit:g} beyond the perception "
                 f"radius {limit:g}"

@@ -49,6 +49,11 @@ class Failing(Steady):
         raise ValueError("broken")
 
 
+class Mute(Steady):
+    def routine(self, observation: Any) -> Any:
+        return {"walk": (0, 0)}
+
+
 def run(kind: type[Steady], steps: int = 4) -> list[tuple[str, int]]:
     scenario, calls = make(agents=2), list[tuple[str, int]]()
     agents = [kind(agent.name, calls) for agent in scenario.agents]
@@ -70,11 +75,15 @@ def test_a_routine_is_unused_where_a_subclass_redefines_proceed() -> None:
 def test_an_error_in_a_routine_names_agent_step_and_code() -> None:
     with pytest.raises(ValueError, match="broken") as failure:
         run(Failing)
-    assert any("step 0" in note and "routine" in note for note in notes_of(failure.value))
+    assert any("step 0" in note and "routine" in note for note in failure.value.__notes__)
 
 
-def notes_of(error: BaseException) -> list[str]:
-    return [*getattr(error, "__notes__", []), str(getattr(error, "explanation", ""))]
+def test_an_error_of_the_world_names_an_action_of_a_routine_that_is_not_in_its_space() -> None:
+    with pytest.raises(KeyError) as failure:
+        run(Mute)
+    (note,) = failure.value.__notes__
+    assert "in Green.resolve: " in note
+    assert "; the action of 'Villager 1' is not in the world's action space: the action ha" in note
 
 
 def history(*, uses_routines: bool) -> str:

@@ -1,6 +1,6 @@
 """What an agent may know, and the sentences that refuse the rest."""
 
-from math import inf
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -112,6 +112,8 @@ def test_looking_too_far(state: State) -> None:
         assert str(refusal.value) == (
             "step 0, agent 'ann': looks 6.5 far, 2.5 beyond the perception radius 4"
         )
+        with pytest.raises(CausalityError, match="looks nan far"):
+            look(view_of(state), radius=nan)
 
 
 def test_reaching_for_what_is_not_there(state: State) -> None:
