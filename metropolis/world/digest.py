@@ -61,7 +61,7 @@ def mutable_parts(owner: Any) -> dict[int, Held]:
 
 
 def _is_mutable(value: Any) -> bool:
-    kinds = dict | list | set | deque | bytearray | np.ndarray
+    kinds = (dict, list, set, deque, bytearray, np.ndarray)
     return isinstance(value, kinds) or hasattr(value, "__dict__")
 
 
