@@ -17,10 +17,11 @@ import numpy as np
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
+from metropolis.maps.map import nearest_tile
 from metropolis.names import format_position, shortened
 from metropolis.runtime.live.setup import reset
 from metropolis.runtime.live.single_use import mark_used
-from metropolis.types import Dispatch, MetropolisError, Position
+from metropolis.types import Dispatch, MetropolisError
 from metropolis.workers.event_loop import complete
 from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
@@ -179,11 +180,7 @@ def text_map(world: World, entities: Sequence[Entity]) -> str:
         return "\n".join(lines)
     rows = [["#" if wall else "." for wall in row] for row in world.map.walls]
     for body in bodies:
-        x, y = nearest_tile(body.position)
-        rows[y][x] = body.name[0]
+        x, y = tile = nearest_tile(body.position)
+        if world.map.contains(tile):
+            rows[y][x] = body.name[0]
     return "\n".join(["".join(row) for row in rows] + lines)
-
-
-def nearest_tile(position: Position) -> tuple[int, int]:
-    """The tile nearest to `position`."""
-    return int(np.floor(position[0] + 0.5)), int(np.floor(position[1] + 0.5))

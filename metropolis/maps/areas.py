@@ -17,7 +17,7 @@ import shapely
 from rtree.index import Index
 from shapely.geometry.base import BaseGeometry
 
-from metropolis.maps.map import GridMap, Int32, Tile
+from metropolis.maps.map import GridMap, Int32, Tile, adjacent, nearest_tile
 from metropolis.types import MetropolisError, Position
 
 
@@ -65,8 +65,8 @@ class Areas:
 
     def arena_at(self, position: Position) -> Area | None:
         """The arena that contains `position`; None outside of all arenas."""
-        x, y = (int(np.floor(axis + 0.5)) for axis in position)
-        if not (0 <= x < self._grid.width and 0 <= y < self._grid.height):
+        x, y = tile = nearest_tile(position)
+        if not self._grid.contains(tile):
             return None
         number = int(self._grid.arenas[y, x])
         return self.arenas[self._grid.arena_names[number]] if number else None
@@ -160,8 +160,8 @@ def touching(tiles: list[Tile]) -> Iterator[list[Tile]]:
     left = dict.fromkeys(tiles)
     while left:
         group = [left.popitem()[0]]
-        for x, y in group:  # the list grows during the iteration
-            for tile in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
+        for here in group:  # the list grows during the iteration
+            for tile in adjacent(here):
                 if tile in left:
                     del left[tile]
                     group.append(tile)

@@ -87,6 +87,10 @@ class GridMap:
         caption = "Walls grey, named places in colour."
         return card("map", self.name, facts, [figure(self.drawing(), caption)])
 
+    def contains(self, tile: Tile) -> bool:
+        """Whether `tile` is on the map."""
+        return 0 <= tile[0] < self.width and 0 <= tile[1] < self.height
+
     def free_tile(self, at: Tile) -> Tile:
         """The tile itself if it is free, else the nearest free one, of the same arena if any."""
         x, y = at
@@ -103,16 +107,16 @@ class GridMap:
         None if no path has at most `longest` tiles. Positions between tiles count as the nearest
         tile. Ties are broken deterministically.
         """
-        source, target = _tile(start), _tile(goal)
+        source, target = nearest_tile(start), nearest_tile(goal)
         came_from: dict[Tile, Tile] = {source: source}
         frontier, steps = [source], 0
         while frontier and target not in came_from and steps + 1 <= longest:
             reached = []
-            for x, y in frontier:
-                for tile in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
-                    inside = 0 <= tile[0] < self.width and 0 <= tile[1] < self.height
-                    if inside and tile not in came_from and not self.walls[tile[1], tile[0]]:
-                        came_from[tile] = (x, y)
+            for here in frontier:
+                for tile in adjacent(here):
+                    is_new = tile not in came_from and self.contains(tile)
+                    if is_new and not self.walls[tile[1], tile[0]]:
+                        came_from[tile] = here
                         reached.append(tile)
             frontier, steps = reached, steps + 1
         if target not in came_from:
@@ -122,6 +126,18 @@ class GridMap:
             path.append(target)
             target = came_from[target]
         return path[::-1]
+
+
+def adjacent(tile: Tile) -> tuple[Tile, ...]:
+    """The four tiles that share a side with `tile`, some of which may be off the map."""
+    x, y = tile
+    return (x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)
+
+
+def nearest_tile(position: Iterable[float]) -> Tile:
+    """The tile nearest to a position between tiles."""
+    x, y = position
+    return int(np.floor(x + 0.5)), int(np.floor(y + 0.5))
 
 
 def nearest(among: npt.NDArray[np.bool_], at: Tile) -> Tile:
@@ -267,8 +283,3 @@ def _named(
     rank = {name: i for i, name in enumerate(order)}
     table = np.array([rank[names.get(int(i), "")] for i in found], np.int32)
     return table[index].reshape(ids.shape), tuple(order)
-
-
-def _tile(position: Iterable[float]) -> Tile:
-    x, y = position
-    return int(np.floor(x + 0.5)), int(np.floor(y + 0.5))

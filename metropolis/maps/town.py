@@ -9,9 +9,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from metropolis.maps.map import GridMap
-
-Tile = tuple[int, int]
+from metropolis.maps.map import GridMap, Tile, adjacent
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,7 @@ def _room(marks: dict[Tile, str], start: Tile) -> set[Tile]:
     """The tiles of a plan reachable from `start` without crossing a wall or a door."""
     room, border = {start}, [start]
     while border:
-        x, y = border.pop()
-        for tile in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
+        for tile in adjacent(border.pop()):
             if tile not in room and marks.get(tile, "#") not in "#+":
                 room.add(tile)
                 border.append(tile)

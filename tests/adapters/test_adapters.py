@@ -228,6 +228,16 @@ def test_it_shows_where_everybody_is() -> None:
     assert parallel_env(Pond()).render() is None
 
 
+def test_agents_off_the_map_are_listed_only() -> None:
+    class Wide(Pond):
+        def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+            return [Entity("ann", (10, 0), "agent"), Entity("bob", (4, -1), "agent")]
+
+    both = parallel_env(Wide(), render_mode="ansi")
+    both.reset(seed=1)
+    assert both.render() == "..........\n##########\nann at (10, 0)\nbob at (4, -1)"
+
+
 def test_it_works_where_an_event_loop_runs_already() -> None:
     async def notebook() -> Any:
         made = SingleAgentWorld(Pond())

@@ -164,8 +164,7 @@ def read_town(path: Path) -> tuple[GridMap, datetime]:
 def check_tile(grid: GridMap, name: str, at: Tile, path: Path) -> None:
     """Raise MetropolisError naming `path` unless the tile of `name` is free."""
     x, y = at
-    inside = 0 <= x < grid.width and 0 <= y < grid.height
-    if not inside or grid.walls[y, x]:
+    if not grid.contains(at) or grid.walls[y, x]:
         raise MetropolisError(
             f"{path}: {name} is at ({x}, {y}), which is not free; it should be a free "
             f"tile of the map, which is {grid.width} x {grid.height}"

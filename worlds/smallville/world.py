@@ -325,11 +325,7 @@ class SmallVille(World):
         """Whether `member` may step onto the neighbouring `tile` in this step."""
         x, y = tile
         assert self.map is not None
-        return (
-            0 <= x < self.map.width
-            and 0 <= y < self.map.height
-            and not self._walls[y * self.map.width + x]
-        )
+        return self.map.contains(tile) and not self._walls[y * self.map.width + x]
 
     def _seen(self, body: Entity, step: int) -> Seen:
         state = body.state

@@ -206,9 +206,9 @@ def _activity(
 
 def map_tile(fields: Fields, field: str, grid: GridMap) -> Tile:
     """A tile of the map."""
-    x, y = fields.tile(field)
-    if 0 <= x < grid.width and 0 <= y < grid.height:
-        return x, y
+    tile = fields.tile(field)
+    if grid.contains(tile):
+        return tile
     raise fields.wrong(field, f"a tile of the map, which is {grid.width} x {grid.height}")
 
 

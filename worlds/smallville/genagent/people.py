@@ -211,7 +211,7 @@ def _start_tile(start: Any, name: str, path: Path, scratch: Fields, grid: GridMa
         raise MetropolisError(
             f"{path}: the tile of {name!r} is {start!r}; it should have x and y, whole numbers"
         )
-    if not (0 <= x < grid.width and 0 <= y < grid.height):
+    if not grid.contains((x, y)):
         raise MetropolisError(
             f"{path}: the tile of {name!r} is ({x}, {y}); it should be a tile of the map, which is "
             f"{grid.width} x {grid.height}"
