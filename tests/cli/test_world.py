@@ -235,10 +235,13 @@ def test_a_bad_folder_is_refused(tmp_path: Path) -> None:
     content = json.loads(town.read_text())
     height, width = len(content["walls"]), len(content["walls"][0])
     for spoilt, sentence in (
-        ({"walls": ["#"]}, "have the shapes"),
-        ({"walls": [""], "arenas": [[]], "objects": [[]]}, "at least one of each"),
-        ({"arena_names": [""]}, "the index 1; .* of the 1 names"),
-        ({"arenas": [[-1] * width] * height}, "a tile has the index -1;"),
+        (
+            {"walls": ["#"]},
+            r"arenas have the shape \(.*\); it should be that of the walls, \(1, 1\)",
+        ),
+        ({"walls": [""], "arenas": [[]], "objects": [[]]}, r"walls have the shape \(1, 0\)"),
+        ({"arena_names": [""]}, r"arenas are 1 to 2; .* indices into the 1 arena_names"),
+        ({"arenas": [[-1] * width] * height}, "arenas are -1 to -1; .* indices into"),
         ({"arenas": [[1 << 40] * width] * height}, "is not a town's map"),
         ({"arena_names": ["", *["Inn"] * 99]}, "has the arena name 'Inn'; it should be `sector: "),
         ({"format": "map"}, "is not a town's map"),

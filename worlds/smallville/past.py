@@ -53,7 +53,7 @@ def read_pasts(path: Path) -> dict[str, Past]:
         return {}
     except OSError as error:
         raise MetropolisError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, msgspec.ValidationError) as error:
+    except ValueError as error:
         raise MetropolisError(
             f"{path}: {error}; it should hold what `metropolis world import-genagent` wrote"
         ) from None
