@@ -19,9 +19,9 @@ class Cells:
 
     def __init__(self, metric: Metric, radius: float) -> None:
         # More than the radius: rounding puts nothing within it two cells away.
-        self._metric, self._size = metric, max(1.0, radius) + 2 * _ROUNDING
-        self._is_graph = isinstance(metric, Hops)
-        self.neighbours_radius = -1.0 if self._is_graph else radius
+        self._radius, self._size = radius, max(1.0, radius) + 2 * _ROUNDING
+        self._graph = metric if isinstance(metric, Hops) else None
+        self.neighbours_radius = -1.0 if self._graph else radius
         """All within this distance of a cell's positions is in the cell or in its neighbours.
 
         Negative: a cell of a graph has no neighbours.
@@ -29,9 +29,13 @@ class Cells:
 
     def of(self, position: Position) -> Cell:
         """The cell of a position."""
-        if self._is_graph:
+        if self._graph:
             return int(position[0]), 0
         return floor(position[0] / self._size), floor(position[1] / self._size)
+
+    def around(self, cell: Cell) -> Iterable[Cell]:
+        """The cells that may contain something within `radius` of a position in `cell`."""
+        return _ball(self._graph, cell[0], self._radius) if self._graph else neighbours(cell)
 
     def near(self, position: Position, radius: float, known: Collection[Cell]) -> Iterable[Cell]:
         """The `known` cells within a Chebyshev distance, possibly more.
@@ -40,9 +44,8 @@ class Cells:
         """
         if isinf(radius):
             return known
-        if self._is_graph:
-            assert isinstance(self._metric, Hops)
-            return [(node, 0) for node in self._metric.ball(int(position[0]), radius)]
+        if self._graph:
+            return _ball(self._graph, int(position[0]), radius)
         return [cell for cell in _square(position, radius, self._size) if cell in known]
 
 
@@ -50,6 +53,11 @@ def neighbours(cell: Cell) -> list[Cell]:
     """A cell of the plane and the eight around it."""
     x, y = cell
     return [(x + dx, y + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)]
+
+
+def _ball(graph: Hops, node: int, radius: float) -> list[Cell]:
+    """The cells of the nodes within `radius` of a node."""
+    return [(other, 0) for other in graph.ball(node, radius)]
 
 
 @lru_cache(maxsize=4096)

@@ -8,12 +8,12 @@ the agents' positions, so `World.resolve` receives the same clusters in every mo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from math import floor, isinf
+from collections.abc import Sequence
+from math import isinf
 
-from metropolis.rules.metrics import Hops, Metric
+from metropolis.rules.metrics import Metric
 from metropolis.types import Position
-from metropolis.world.cells import Cell, neighbours
+from metropolis.world.cells import Cell, Cells
 
 FEW = 6
 """Up to this number of agents, all pairs are compared."""
@@ -29,19 +29,20 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
         return [tuple(range(len(positions)))] if positions else []
     if len(positions) <= FEW:
         return _clusters_of_few(metric, radius, positions)
-    cell_of, cells_near = _graph(metric, radius) if isinstance(metric, Hops) else _plane(radius)
+    grid = Cells(metric, radius)
+    cells = [grid.of(position) for position in positions]
     waiting: dict[Cell, set[int]] = defaultdict(set)
-    for index, position in enumerate(positions):
-        waiting[cell_of(position)].add(index)
+    for index, cell in enumerate(cells):
+        waiting[cell].add(index)
     found = []
-    for first, position in enumerate(positions):
-        if first not in waiting[cell_of(position)]:
+    for first, own in enumerate(cells):
+        if first not in waiting[own]:
             continue
-        waiting[cell_of(position)].remove(first)
+        waiting[own].remove(first)
         cluster = [first]
         for member in cluster:  # the list grows during the iteration
             here = positions[member]
-            for cell in cells_near(cell_of(here)):
+            for cell in grid.around(cells[member]):
                 reached = [
                     other
                     for other in waiting.get(cell, ())
@@ -52,10 +53,6 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
                     waiting[cell].difference_update(reached)
         found.append(tuple(sorted(cluster)))
     return found
-
-
-_Cells = tuple[Callable[[Position], Cell], Callable[[Cell], Iterable[Cell]]]
-"""The cell of a position; the cells that may contain an agent within the radius of a cell."""
 
 
 def _clusters_of_few(
@@ -72,23 +69,3 @@ def _clusters_of_few(
                 left = [other for other in left if other not in reached]
         found.append(tuple(sorted(cluster)))
     return found
-
-
-def _plane(radius: float) -> _Cells:
-    # A thousandth more than the radius: rounding never puts two coupled agents two cells apart.
-    side = 1.001 * max(radius, 1.0)
-
-    def cell_of(position: Position) -> Cell:
-        return floor(position[0] / side), floor(position[1] / side)
-
-    return cell_of, neighbours
-
-
-def _graph(metric: Hops, radius: float) -> _Cells:
-    def cell_of(position: Position) -> Cell:
-        return int(position[0]), 0
-
-    def cells_near(cell: Cell) -> Iterable[Cell]:
-        return [(node, 0) for node in metric.ball(cell[0], radius)]
-
-    return cell_of, cells_near
