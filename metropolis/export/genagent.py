@@ -16,6 +16,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,7 +26,7 @@ from typing import Any, TextIO
 
 from metropolis.durable import reported
 from metropolis.export.frames import Frame, Frames, dialogue_of, frames_of, initial_frames
-from metropolis.export.genagent_memory import write_memory
+from metropolis.export.genagent_memory import write_json, write_memory
 from metropolis.export.genagent_schedule import schedules_of
 from metropolis.names import cut, is_folder_name
 from metropolis.runtime.folder.run_directory import RunDirectory
@@ -105,36 +106,35 @@ class GenAgentExport:
 
     def _write(self, root: Path, advance: Callable[[int], object]) -> None:
         frames = beginning = initial_frames(self._view, self._meta.agents)
-        _write_json(root / "environment" / "0.json", _environment(beginning))
+        write_json(root / "environment" / "0.json", _environment(beginning))
         shown: dict[str, Any] = {}
         since: dict[str, Step] = dict.fromkeys(frames, 0)
-        chats: dict[tuple[str, Step], Lines] = {}
+        chats: defaultdict[str, dict[Step, Lines]] = defaultdict(dict)
         with (root / "master_movement.json").open("w", encoding="utf-8") as master:
             for step, (after, events) in enumerate(self._all_frames(beginning)):
                 since |= {name: step for name, of in after.items() if of.look != frames[name].look}
                 frames = after
                 for event in events:
                     names, lines = dialogue_of(self._view.appearance, event)
-                    chats |= {(name, event.step): lines for name in names}
+                    for name in names:
+                        chats[name][event.step] = lines
                 moves = {_name(name): self._movement(frame) for name, frame in frames.items()}
                 now = {"curr_time": self._time(step).strftime(CLOCK)}
-                _write_json(root / "movement" / f"{step}.json", {"persona": moves, "meta": now})
+                write_json(root / "movement" / f"{step}.json", {"persona": moves, "meta": now})
                 changed = {name: move for name, move in moves.items() if shown.get(name) != move}
                 _write_key(master, step, changed)
                 shown = moves
                 advance(1)
             master.write("\n}\n" if self.steps else "{}\n")
         meta = self._meta_json()
-        _write_json(root / "meta.json", meta)
-        _write_json(root / "reverie" / "meta.json", meta)
+        write_json(root / "meta.json", meta)
+        write_json(root / "reverie" / "meta.json", meta)
         checkpoint = self._directory.checkpoints.newest(self._steps)
         for name, frame in frames.items():
-            own = {step: lines for (who, step), lines in chats.items() if who == name}
             mind = None if checkpoint is None else checkpoint.agents.get(name)
             scratch = self._scratch(name, frame, since[name], mind)
-            write_memory(
-                root / "personas" / _name(name), self._view, self._meta, scratch, mind, own
-            )
+            folder = root / "personas" / _name(name)
+            write_memory(folder, self._view, self._meta, scratch, mind, chats[name])
 
     def _all_frames(self, frames: Frames) -> Iterator[tuple[Frames, Any]]:
         for _ in range(self._first):
@@ -148,7 +148,7 @@ class GenAgentExport:
             "movement": [int(frame.position[0]), int(frame.position[1])],
             "pronunciatio": look.emoji,
             "description": html.escape(
-                f"{look.label.replace('@', 'at')} @ {self._address(frame.look.place)}", quote=False
+                f"{look.label.replace('@', 'at')} @ {self._address(look.place)}", quote=False
             ),
             "chat": [[_name(who), html.escape(text, quote=False)] for who, text in frame.lines]
             or None,
@@ -226,7 +226,3 @@ def _environment(frames: Mapping[str, Frame]) -> dict[str, Any]:
 
 def _write_key(file: TextIO, step: Step, value: Any) -> None:
     file.write(f'{"," if step else "{"}\n"{step}": {json.dumps(value)}')
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")

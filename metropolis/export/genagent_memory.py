@@ -46,7 +46,12 @@ def write_memory(
         "associative_memory/kw_strength.json": {"kw_strength_event": {}, "kw_strength_thought": {}},
     }
     for name, content in files.items():
-        (root / name).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        write_json(root / name, content)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` as a JSON file."""
+    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 def _nodes(
