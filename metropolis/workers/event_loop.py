@@ -17,7 +17,7 @@ def complete(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T])
     If another loop runs in this thread, as in a notebook, it uses a separate thread, since a thread
     has at most one running loop.
     """
-    if asyncio._get_running_loop() is None:
+    if not loop_is_running():
         return loop.run_until_complete(coroutine)
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(loop.run_until_complete, coroutine).result()
@@ -43,11 +43,7 @@ async def to_its_end(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def loop_is_running() -> bool:
     """Whether an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return asyncio._get_running_loop() is not None
 
 
 def idles(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:

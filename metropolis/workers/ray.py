@@ -27,7 +27,7 @@ from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.workers.leases import retry
 from metropolis.workers.module_shipping import ImportedSources, not_importable, sources_of
 from metropolis.workers.optimistic.remote_messages import pickled_error
-from metropolis.workers.ray_cluster import check_address, join_ray
+from metropolis.workers.ray_cluster import check_address, join_ray, worker_count
 from metropolis.workers.ray_pickling import dumps, loads, pickled_spec, unpickled_spec
 from metropolis.workers.watchdog import Watchdog, print_message
 from metropolis.workers.worker_spec import WorkerSpec
@@ -61,9 +61,9 @@ class RayWorkerPool:
         self, spec: WorkerSpec, url: str, run: str, count: int | None, address: str | None
     ) -> None:
         """`url` is the store's, as reachable from the actors. Raises MetropolisError."""
-        self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)
+        self._leave_cluster = join_ray(count, address)
         self._spec, self._url, self._run = spec, url, run
-        self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._count = worker_count(count)
         self._name = uuid.uuid4().hex
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -85,8 +85,7 @@ class RayWorkerPool:
             for bought in server.store(self._run).bought():
                 if bought.buyer.startswith(self._name):
                     self._spec.client.add_usage(bought)
-        if self._leave_cluster is not None:
-            self._leave_cluster()
+        self._leave_cluster()
 
 
 class WatchedActor:

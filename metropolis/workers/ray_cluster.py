@@ -49,13 +49,20 @@ _FRAME_BYTES, _SETTINGS = 9, 4
 def join_ray(count: int | None, address: str | None) -> Callable[[], None]:
     """Join the cluster at `address`, or start one of `count` CPUs; return a function to leave it.
 
-    Raises MetropolisError on failure.
+    A process that is in a cluster already stays in it. Raises MetropolisError on failure.
     """
+    if ray.is_initialized():
+        return lambda: None
     if address in (None, "local"):
         return _start_cluster(count)
     check_address(address)
     _init(address=address)
     return ray.shutdown
+
+
+def worker_count(count: int | None) -> int:
+    """`count`, by default the number of CPUs of the cluster that was joined."""
+    return count or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def check_address(address: str | None) -> None:

@@ -19,13 +19,8 @@ from metropolis.workers.optimistic.minds import Minds
 from metropolis.workers.optimistic.remote_decisions import RemoteDecisions
 from metropolis.workers.optimistic.remote_host import HostSpec, ProceedHost
 from metropolis.workers.optimistic.remote_messages import Command, Message
-from metropolis.workers.ray import (
-    SPREAD,
-    WatchedActor,
-    cause_of,
-    print_stalls,
-)
-from metropolis.workers.ray_cluster import join_ray
+from metropolis.workers.ray import SPREAD, WatchedActor, cause_of, print_stalls
+from metropolis.workers.ray_cluster import join_ray, worker_count
 from metropolis.workers.ray_pickling import dumps, loads, pickled_spec, unpickled_spec
 from metropolis.workers.watchdog import Watchdog
 
@@ -41,21 +36,19 @@ class RayDecisions(RemoteDecisions):
     ) -> None:
         """Raises MetropolisError if Ray cannot start, or cannot run the world's code."""
         pickled, modules = pickled_spec(spec)
-        self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)
+        self._leave_cluster = join_ray(count, address)
         arguments = ray.put(pickled), sources_of(modules)
         remote = ray.remote(**SPREAD)(_Host)
 
         def connect() -> _RayLink:
             return _RayLink(remote.remote(*arguments))
 
-        count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        super().__init__(connect, count, minds, dumps, loads)
+        super().__init__(connect, worker_count(count), minds, dumps, loads)
 
     async def end(self) -> None:
         """See Decisions."""
         await super().end()
-        if self._leave_cluster is not None:
-            self._leave_cluster()
+        self._leave_cluster()
 
 
 class _Host(WatchedActor):

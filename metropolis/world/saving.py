@@ -18,13 +18,7 @@ from metropolis.names import cut, shortened
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
 from metropolis.world.encoding import UNENCODABLE, first_unencodable
-from metropolis.world.parts import (
-    Parts,
-    PartsCache,
-    from_parts,
-    to_json,
-    to_parts,
-)
+from metropolis.world.parts import Parts, PartsCache, from_parts, to_json, to_parts
 from metropolis.world.user_errors import describe_error
 
 

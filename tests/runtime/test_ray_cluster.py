@@ -173,7 +173,7 @@ def test_where_nothing_answers(no_ray: None, address: str) -> None:
 
 @pytest.mark.parametrize(("failures", "starts"), [(2, 3), (3, 3)])
 def test_a_slow_start_is_repeated(
-    failures: int, starts: int, monkeypatch: pytest.MonkeyPatch
+    no_ray: None, failures: int, starts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = []
 

@@ -19,13 +19,7 @@ from metropolis.workers.optimistic.digests import mind_digest
 from metropolis.world.base import Agent
 from metropolis.world.parts import Parts, PartsCache, from_parts
 from metropolis.world.saved_check import Sample, check_names, check_saved
-from metropolis.world.saving import (
-    copies_of,
-    copy_of,
-    restore,
-    restore_parts,
-    save_parts,
-)
+from metropolis.world.saving import copies_of, copy_of, restore, restore_parts, save_parts
 
 
 @dataclass(eq=False)
