@@ -13,7 +13,7 @@ from metropolis.world.entities import AGENT
 from metropolis.world.record import StepRecord
 from metropolis.worlds.smallville.dialogue import CONVERSATION
 from metropolis.worlds.smallville.memory import Memory
-from metropolis.worlds.smallville.news import Spread
+from metropolis.worlds.smallville.news import Spread, sentences
 from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.state import DAY_S, HOUR_S
 from metropolis.worlds.smallville.world import SmallVille
@@ -104,10 +104,10 @@ class Health:
             day.utterances += len(event["lines"])
             day.heard += sum(1 for _ in self._spread.listen(event))
             for _, text in event["lines"]:
-                sentences = re.split(r"(?<=[.!?]) ", text.strip())
-                self.spoken.update(sentences)
-                day.spoken.update(sentences)
-                self._said += len(sentences)
+                said = sentences(text)
+                self.spoken.update(said)
+                day.spoken.update(said)
+                self._said += len(said)
         day.sentences, day.distinct = self._said, len(self.spoken)
         day.knowing = {mark: len(names) for mark, names in self._spread.knowing.items()}
 
@@ -123,7 +123,7 @@ class Health:
         days = [self._day_report(number) for number in sorted(self.days)]
         whole = [day for day in days if self.days[day["day"] - 1].steps == self._whole_day]
         talks = [day["conversations"] for day in whole]
-        sentences = [day["sentences_of_day"] for day in whole]
+        fresh = [day["sentences_of_day"] for day in whole]
         agent_steps = sum(day.steps for day in self.days.values()) * len(self._at)
         return {
             "agents": len(self._at),
@@ -143,7 +143,7 @@ class Health:
             "distinct_sentences": _share(len(self.spoken), said),
             "later_conversations": _later(talks, _mean(talks[1:])),
             "last_conversations": _later(talks, talks[-1] if talks else None),
-            "later_sentences": _later(sentences, _mean(sentences[1:])),
+            "later_sentences": _later(fresh, _mean(fresh[1:])),
             "sleep_hours": _mean([day["sleep_hours"] for day in whole]),
             "work_hours": _mean([day["work_hours"] for day in whole if self._workplace]),
             "news_heard": min((day["news_heard"] for day in whole), default=None),

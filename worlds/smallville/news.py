@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -56,6 +57,11 @@ class Spread:
                 if hearer not in knowing and tells(text, mark):
                     knowing |= {speaker, hearer}
                     yield Told(turn, mark, hearer)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of what a resident says."""
+    return re.split(r"(?<=[.!?]) ", text.strip())
 
 
 def tells(text: str, mark: str) -> bool:

@@ -19,8 +19,8 @@ from metropolis.worlds.smallville.identity import (
     topics,
     whole,
 )
-from metropolis.worlds.smallville.memory import Node
-from metropolis.worlds.smallville.state import DAY_S, HOUR_S, Task, clock, day_of
+from metropolis.worlds.smallville.memory import Node, created
+from metropolis.worlds.smallville.state import Task, clock, day_of, end_clock
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
@@ -89,13 +89,12 @@ def revise_identity(
 
 def hourly_schedule(me: Resident, hours: Sequence[Task], hour: int, now_s: int) -> str:
     """Choose the activity of an hour of the day."""
-    so_far = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in hours)
     return (
         f"{whole(me, now_s)}{town(me)}\n"
         f"We fill in {me.name}'s schedule for the day hour by hour. Each entry names one activity,"
         " with its place if it is not at home, as 'having lunch at the Heron Inn' or 'sleeping'. An"
         " activity that goes on is repeated in the same words.\n\n"
-        f"{DAY}\nSchedule:\n{so_far}\n"
+        f"{DAY}\nSchedule:\n{_schedule(hours)}\n"
         f"[{hour:02d}:00-{hour + 1:02d}:00] {me.profile.first_name} is"
     )
 
@@ -105,7 +104,7 @@ def task_decomp(me: Resident, hour: Task, known: Sequence[Node], now_s: int) -> 
     minutes = (hour.end_s - now_s) // 60
     return (
         f"{whole(me, now_s)}{town(me)}\nWhat {me.name} has in mind:\n"
-        f"{_list(known)}\n{_around(me, hour)}From {clock(now_s)} to {_end(hour)}"
+        f"{_list(known)}\n{_around(me, hour)}From {clock(now_s)} to {end_clock(hour)}"
         f" ({minutes} minutes), {me.name} is {hour.what}. Break this down into tasks of 5 to 20"
         " minutes that somebody could watch being carried out, in order, and let their times add up"
         f" to {minutes} minutes. One line a task, in the form: task (10 minutes).\nTasks:\n1)"
@@ -115,13 +114,12 @@ def task_decomp(me: Resident, hour: Task, known: Sequence[Node], now_s: int) -> 
 def new_decomp_schedule(me: Resident, hour: Task, now_s: int) -> str:
     """Replan the rest of the hour from `now_s`, after a conversation or a wait."""
     planned = [task for task in me.day.tasks if task.end_s > now_s and task.start_s < hour.end_s]
-    before = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in planned)
     minutes = (hour.end_s - now_s) // 60
     return (
         f"{whole(me, now_s)}\nThis is what {me.name} had planned"
-        f" for this part of the day ({hour.what}):\n{before}\n\nIt is {clock(now_s)}; a"
-        f" conversation or a wait came in between. Write what {me.name} does for the {minutes}"
-        f" minutes until {_end(hour)}: what is left of the plan, shortened where needed, and"
+        f" for this part of the day ({hour.what}):\n{_schedule(planned)}\n\nIt is {clock(now_s)};"
+        f" a conversation or a wait came in between. Write what {me.name} does for the {minutes}"
+        f" minutes until {end_clock(hour)}: what is left of the plan, shortened where needed, and"
         " changed if a conversation calls for it. One line a task, in the form: task (10 minutes)."
         "\nTasks:\n1)"
     )
@@ -234,13 +232,12 @@ def iterative_convo(
     now_s: int,
 ) -> str:
     """Write the next utterance of a conversation."""
-    so_far = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
     return (
         f"{whole(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
         f"{_list(known)}\nRelation: {relation}\n"
         f"Setting: it is {clock(now_s)} at {me.activity.place or me.profile.home};"
         f" {me.name} was {me.activity.what or 'about'} when meeting {other}, who was {doing}.\n\n"
-        f"Conversation so far:\n{so_far or '(nothing has been said)'}\n\n"
+        f"Conversation so far:\n{_transcript(lines) or '(nothing has been said)'}\n\n"
         f"What does {me.name} say next to {other}? Two to four natural spoken sentences that fit"
         f" the setting, do not repeat what has been said, and bring up what {me.profile.first_name}"
         " wants to tell or to know. Say whether the conversation ends with it. Answer in JSON:"
@@ -251,9 +248,8 @@ def iterative_convo(
 
 def summarize_conversation(me: Resident, other: str, lines: Sequence[Line]) -> str:
     """Summarize a conversation."""
-    talk = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
     return (
-        f"Conversation between {me.name} and {other}:\n{talk}\n"
+        f"Conversation between {me.name} and {other}:\n{_transcript(lines)}\n"
         "In at most twelve words, what was it about? Complete the sentence.\n"
         "They were conversing about"
     )
@@ -263,7 +259,6 @@ def on_conversation(
     me: Resident, function: str, other: str, lines: Sequence[Line], now_s: int
 ) -> str:
     """Draw a conclusion from a conversation for the day's plan, or note what was remarkable."""
-    talk = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
     asked = {
         "planning_thought_on_convo": f"In one sentence beginning with '{me.name}', what should"
         f" {me.name} remember from this for planning the day, with time and place if any?",
@@ -271,7 +266,8 @@ def on_conversation(
         f" worth remembering in what {other} said? Keep news word for word.",
     }[function]
     return (
-        f"{named(me, now_s)}\nConversation between {me.name} and {other}:\n{talk}\n{asked}\nAnswer:"
+        f"{named(me, now_s)}\nConversation between {me.name} and {other}:\n{_transcript(lines)}\n"
+        f"{asked}\nAnswer:"
     )
 
 
@@ -327,24 +323,28 @@ def _around(me: Resident, hour: Task) -> str:
     hours = me.day.hours
     place = hours.index(hour)
     near = hours[max(0, place - 1) : place + 2]
-    entries = "; ".join(f"{clock(task.start_s)}-{_end(task)} {task.what}" for task in near)
+    entries = "; ".join(f"{clock(task.start_s)}-{end_clock(task)} {task.what}" for task in near)
     return f"Schedule: {entries}\n"
 
 
 def _by_day(me: Resident, nodes: Iterable[Node]) -> str:
     """Memories in order of time, under the day of each."""
     lines, day = "", ""
-    for number, node in enumerate(sorted(nodes, key=lambda node: node.created_s), 1):
+    for number, node in enumerate(sorted(nodes, key=created), 1):
         if day != (day := day_name(me, node.created_s)):
             lines += f"On {day}:\n"
         lines += f"{number}. {node.text}\n"
     return lines
 
 
+def _schedule(tasks: Iterable[Task]) -> str:
+    """A line per task: its times and what it is."""
+    return "\n".join(f"[{clock(task.start_s)}-{end_clock(task)}] {task.what}" for task in tasks)
+
+
+def _transcript(lines: Iterable[Line]) -> str:
+    return "".join(f"{line.speaker}: {line.text}\n" for line in lines)
+
+
 def _list(nodes: Iterable[Node]) -> str:
     return "".join(f"{number}. {node.text}\n" for number, node in enumerate(nodes, 1))
-
-
-def _end(task: Task) -> str:
-    """The time at which a task ends; midnight is 24:00."""
-    return clock(task.end_s) if task.end_s % DAY_S else f"{DAY_S // HOUR_S}:00"

@@ -67,6 +67,11 @@ class Talk:
     """The tile to which the resident walks during the conversation."""
 
 
+def end_clock(task: Task) -> str:
+    """The time of day at which `task` ends; midnight is 24:00."""
+    return clock(task.end_s) if task.end_s % DAY_S else "24:00"
+
+
 def day_of(now_s: int) -> int:
     """Number of the day of `now_s`, counted from the day of step 0."""
     return now_s // DAY_S

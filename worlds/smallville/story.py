@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from metropolis.types import Step
 from metropolis.world.entities import AGENT, Event
 from metropolis.world.record import StepRecord
 from metropolis.worlds.smallville.dialogue import CONVERSATION
-from metropolis.worlds.smallville.news import Spread, tells
+from metropolis.worlds.smallville.news import Spread, sentences, tells
 from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.world import THOUGHT, SmallVille
 
@@ -119,16 +118,14 @@ class Story:
 
     def _told_part(self, text: str, mark: str) -> str:
         """The end of `text` that tells the fact of `mark`, from the sentence before it."""
-        sentences = _sentences(text)
-        first = max(
-            start for start in range(len(sentences)) if tells(" ".join(sentences[start:]), mark)
-        )
-        return " ".join(sentences[max(0, first - 1) :])
+        parts = sentences(text)
+        first = max(start for start in range(len(parts)) if tells(" ".join(parts[start:]), mark))
+        return " ".join(parts[max(0, first - 1) :])
 
     def _reaction(self, speaker: str, text: str) -> list[str]:
         """The beginning of an answer, up to news that it contains."""
         own: list[str] = []
-        for sentence in _sentences(text)[:2]:
+        for sentence in sentences(text)[:2]:
             if any(tells(sentence, mark) for mark in self._spread.texts):
                 break
             own.append(sentence)
@@ -147,10 +144,6 @@ class Story:
 
 def _quote(speaker: str, text: str) -> str:
     return f"{MARGIN}{speaker}: “{text}”"
-
-
-def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=[.!?]) ", text.strip())
 
 
 def _at(place: tuple[str, str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from metropolis.worlds.smallville.memory import Node
-from metropolis.worlds.smallville.state import DAY_S, Task, clock, day_of
+from metropolis.worlds.smallville.memory import Node, created
+from metropolis.worlds.smallville.state import Task, clock, day_of, end_clock
 
 if TYPE_CHECKING:
     from metropolis.world.base import Tables
@@ -18,7 +18,7 @@ MEMORIES_MAX = 25
 
 def tables_of(me: Resident) -> Tables:
     """Present state, schedule, relations and newest memories."""
-    nodes = sorted(me.memory.nodes, key=lambda node: node.created_s)
+    nodes = sorted(me.memory.nodes, key=created)
     shown = nodes[-MEMORIES_MAX:]
     count = f"{len(shown)} newest of {len(nodes):,}" if len(shown) < len(nodes) else f"{len(nodes)}"
     return {
@@ -62,9 +62,13 @@ def _schedule(me: Resident) -> list[dict[str, str]]:
 
 def _entry(me: Resident, task: Task, texts: dict[str, str]) -> dict[str, str]:
     """A row of the schedule; its last column marks what is planned for now."""
-    end = "24:00" if task.end_s == (day_of(task.start_s) + 1) * DAY_S else clock(task.end_s)
     is_now = task.start_s <= me.now_s < task.end_s
-    return {"from": clock(task.start_s), "to": end, **texts, "now": "<" if is_now else ""}
+    return {
+        "from": clock(task.start_s),
+        "to": end_clock(task),
+        **texts,
+        "now": "<" if is_now else "",
+    }
 
 
 def _relations(me: Resident) -> list[dict[str, str]]:
@@ -74,7 +78,7 @@ def _relations(me: Resident) -> list[dict[str, str]]:
         about = [
             node for node in me.memory.nodes if node.kind == "thought" and name in node.text
         ]  # fmt: skip
-        newest = max(about, key=lambda node: node.created_s, default=None)
+        newest = max(about, key=created, default=None)
         rows.append(
             {
                 "resident": name,
