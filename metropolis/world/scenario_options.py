@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from importlib import import_module
-from inspect import Parameter, unwrap
+from inspect import Parameter
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
@@ -14,7 +13,7 @@ import msgspec
 
 from metropolis.names import cut, did_you_mean
 from metropolis.types import MetropolisError
-from metropolis.world.user_code import signature_of
+from metropolis.world.user_code import definition_of, signature_of
 
 _OWN = ("agents", "seed")
 """Parameters that every world has."""
@@ -80,10 +79,9 @@ def _type_of(parameter: Parameter, maker: Callable[..., Any], world: str) -> Any
     """The type that `parameter` is annotated with; no other annotation is evaluated."""
     if parameter.annotation is Parameter.empty:
         return Any
-    function = unwrap(maker.func if isinstance(maker, partial) else maker)
     annotated = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     try:
-        names = vars(import_module(function.__module__))
+        names = vars(import_module(definition_of(maker).__module__))
         return get_type_hints(annotated, names, include_extras=True)[parameter.name]
     except Exception as error:  # user code
         raise MetropolisError(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import Signature, getfile, signature, unwrap
+from inspect import Signature, getfile, isclass, isroutine, signature
 from pathlib import Path
 from sysconfig import get_path
 from traceback import extract_tb
@@ -94,7 +94,7 @@ def load_installed(point: EntryPoint, does: str) -> Callable[..., Any]:
         raise MetropolisError(f"{what}: {describe_error(error, None)}") from error
     if not callable(found):
         raise MetropolisError(f"{what} is not a function; it should name one that {does}")
-    return _explained(found, getfile(unwrap(found)), what, does)
+    return _explained(found, getfile(definition_of(found)), what, does)
 
 
 def _explained(found: Callable[..., Any], file: str, name: str, does: str) -> Callable[..., Any]:
@@ -110,6 +110,13 @@ def _explained(found: Callable[..., Any], file: str, name: str, does: str) -> Ca
             return found(*args, **kwargs)
 
     return called
+
+
+def definition_of(function: Callable[..., Any]) -> Any:
+    """The function or class behind a wrapper, a partial function, or another callable object."""
+    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
+        function = function.func if isinstance(function, partial) else function.__wrapped__
+    return function if isroutine(function) or isclass(function) else type(function)
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:

@@ -32,17 +32,22 @@ def test_a_name_that_is_not_there() -> None:
     )
 
 
+def install(folder: Path, name: str, points: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the module `name` in `folder` an installed package with entry points of worlds."""
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{GROUP}]\n{points}")
+    monkeypatch.syspath_prepend(str(folder))
+
+
 def test_errors_of_an_installed_world_are_sentences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, file = tmp_path / "isle-1.0.dist-info", tmp_path / "isle.py"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: isle\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(
-        f"[{GROUP}]\nisle = isle:make\nbare = isle:bare\nsunk = isle.sunk:make\n"
-    )
+    file = tmp_path / "isle.py"
     file.write_text("def make(*, agents, seed): return 1 // seed\n\n\ndef bare(): pass\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    points = "isle = isle:make\nbare = isle:bare\nsunk = isle.sunk:make\n"
+    install(tmp_path, "isle", points, monkeypatch)
     for name, sentence in (
         ("isle", f"{file}:1: ZeroDivisionError: integer division or modulo by zero; fix it there"),
         ("bare", "the entry point bare = 'isle:bare': got an unexpected keyword argument 'agents'"),
@@ -50,6 +55,31 @@ def test_errors_of_an_installed_world_are_sentences(
     ):
         with pytest.raises(MetropolisError, match=re.escape(sentence)):
             make_scenario(name)
+
+
+def test_an_installed_world_may_be_a_partial_function_or_a_callable_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "islet.py").write_text(
+        """from __future__ import annotations
+from functools import partial
+from datetime import date
+from metropolis.worlds.minimal import make
+
+def on(*, agents, seed, day: date = date(2023, 2, 13), size=3):
+    assert isinstance(day, date)
+    return make(agents=size, seed=seed)
+
+class Isle:
+    def __call__(self, *, agents, seed, day: date = date(2023, 2, 13)):
+        return on(agents=agents, seed=seed, day=day)
+
+small, isle = partial(on, size=2), Isle()
+"""
+    )
+    install(tmp_path, "islet", "small = islet:small\nislet = islet:isle\n", monkeypatch)
+    for name, agents in (("small", 2), ("islet", 3)):
+        assert len(make_scenario(name, options={"day": "2023-02-14"}).agents) == agents
 
 
 def test_draws_are_their_own() -> None:
