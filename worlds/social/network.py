@@ -121,9 +121,9 @@ def acquaintances(count: int, draw: Random) -> tuple[tuple[int, ...], ...]:
     for node in range(count):
         for ahead in range(1, min(FRIENDS, count - 1) // 2 + 1):
             other = (node + ahead) % count
-            strangers = [i for i in range(count) if i != node and i not in known[node]]
-            if draw.random() < REWIRED and strangers:
-                other = draw.choice(strangers)
+            if draw.random() < REWIRED:
+                strangers = [i for i in range(count) if i != node and i not in known[node]]
+                other = draw.choice(strangers) if strangers else other
             known[node].add(other)
             known[other].add(node)
     return tuple(tuple(sorted(of - {node})) for node, of in enumerate(known))
