@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -72,21 +72,15 @@ class Timeline:
 
     def before(self, step: Step, meta: Meta) -> Timeline:
         """The part below `step`, with other metadata."""
-        executions, calls = vars(self.executions), vars(self.calls)
-        texts = {name: calls[name] for name in ("functions", "models")}
-        earlier, sent = self.executions.step < step, self.calls.step < step
+        executions, calls = self.executions, self.calls
         return Timeline(
-            meta,
-            Executions(**{name: values[earlier] for name, values in executions.items()}),
-            Calls(**{name: calls[name][sent] for name in calls.keys() - texts}, **texts),
+            meta, _rows(executions, executions.step < step), _rows(calls, calls.step < step)
         )
 
     def begun(self) -> Timeline:
         """This timeline without the agent-steps that wait and have not begun."""
-        executions = vars(self.executions)
         is_begun = ~np.isnan(self.executions.dispatched_s)
-        kept = {name: values[is_begun] for name, values in executions.items()}
-        return replace(self, executions=Executions(**kept))
+        return replace(self, executions=_rows(self.executions, is_begun))
 
     @property
     def steps(self) -> int:
@@ -116,3 +110,16 @@ class Timeline:
         found = np.full(self.meta.agents, first, np.int32)
         np.maximum.at(found, self.executions.agent[committed], self.executions.step[committed] + 1)
         return found
+
+
+Columns = TypeVar("Columns", Executions, Calls)
+
+
+def _rows(of: Columns, are_kept: Bool) -> Columns:
+    """The rows for which `are_kept`, (n,), holds."""
+    kept: dict[str, Any] = {
+        name: values[are_kept]
+        for name, values in vars(of).items()
+        if isinstance(values, np.ndarray)
+    }
+    return replace(of, **kept)

@@ -357,7 +357,7 @@ def load_once(failure: type[Exception], key: int) -> KnownHereError:
     return KnownHereError(failure)
 
 
-class Fails(Late):
+class AnswersWithError(Late):
     def __init__(self, failure: type[Exception]) -> None:
         super().__init__()
         self.failure = failure
@@ -378,7 +378,7 @@ def test_the_error_of_a_call_that_cannot_be_received_ends_the_run(
 ) -> None:
     LOADED.clear()
     with pytest.raises(MetropolisError, match=says):
-        run(Walker, Chaos(), llm=Fails(failure))
+        run(Walker, Chaos(), llm=AnswersWithError(failure))
 
 
 @dataclass

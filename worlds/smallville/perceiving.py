@@ -92,7 +92,7 @@ async def rate(me: Resident, kind: Kind, text: str, llm: LLM) -> int:
     A text in memory keeps its importance, unless the settings say to rate it again.
     """
     known = me.memory.importance(kind, text)
-    if known is not None and not me.profile.settings.rerates:
+    if known is not None and not me.settings.rerates:
         return known
     function = f"{kind}_poignancy"
     prompt = prompts.poignancy(me, function, text)

@@ -10,6 +10,7 @@ from metropolis.worlds.smallville.author.errands import Errands, the
 from metropolis.worlds.smallville.author.facts import invitation, name_in, news_in
 from metropolis.worlds.smallville.author.prompt import Prompt, match, numbered, phrases, pick
 from metropolis.worlds.smallville.author.weather import INDOORS, weather
+from metropolis.worlds.smallville.author.wording import filled
 
 _NUMBERS = ("five", "six", "seven", "eight", "nine", "ten")
 _MINUTES = (5, 5, 10, 10, 10, 15, 15, 20)
@@ -75,10 +76,7 @@ def _new_goal(prompt: Prompt, random: Random) -> str:
         "{topic}": pick(list(prompt.topics) or ["the town"], random),
         "{work}": prompt.fact("Occupation"),
     }
-    text = pick(phrases()["goals"], random)
-    for mark, words in values.items():
-        text = text.replace(mark, words)
-    return f"{text}."
+    return f"{filled(pick(phrases()['goals'], random), values)}."
 
 
 def hourly_schedule(prompt: Prompt, random: Random) -> str:

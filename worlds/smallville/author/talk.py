@@ -16,6 +16,7 @@ from metropolis.worlds.smallville.author.prompt import (
     phrases,
     pick,
 )
+from metropolis.worlds.smallville.author.wording import filled
 
 _LINE = re.compile(r"^([A-Z][\w.'-]+(?: [\w.'-]+)+): (.+)$", re.MULTILINE)
 _TOPIC = re.compile(
@@ -58,7 +59,6 @@ def relationship(prompt: Prompt, random: Random) -> str:
     sentences = re.split(r"(?<=[.!?]) ", prompt.fact("Knows"))
     shared = [text for text in prompt.statements if them in text and prompt.name in text]
     about = [text for text in (*sentences, *shared) if other in text and " is " not in text[:40]]
-    fill = {"{me}": me, "{other}": them}
     words = phrases()["relations"]
     known = about[0] if about else pick(words["strangers"], random)
     lately = next((text for text in about[1:] if "talk" in text or "news" in text), "")
@@ -66,9 +66,7 @@ def relationship(prompt: Prompt, random: Random) -> str:
     parts.append(f"Lately: {lately}" if lately else pick(words["lately"], random))
     parts.append(pick(words["hopes"], random))
     text = " ".join(part if part[-1] in ".!?" else f"{part}." for part in parts)
-    for mark, name in fill.items():
-        text = text.replace(mark, name)
-    return text
+    return filled(text, {"{me}": me, "{other}": them})
 
 
 def utterance(prompt: Prompt, random: Random) -> str:
@@ -161,7 +159,7 @@ def insights(prompt: Prompt, random: Random) -> str:
     names = _names(prompt) or [prompt.name]
     news = [wording_of(key) for key in news_in(statements)]
     labels = [wording.label for wording in news if wording] or ["the week to come"]
-    marks = {
+    values = {
         "{me}": prompt.name,
         "{other}": pick(names[:4], random),
         "{topic}": pick(list(prompt.topics) or ["small things"], random),
@@ -171,10 +169,8 @@ def insights(prompt: Prompt, random: Random) -> str:
     places = range(1, max(2, len(statements) + 1))
     lines = []
     for text in random.sample(phrases()["insights"], 5):
-        for mark, words in marks.items():
-            text = text.replace(mark, words)
         because = sorted(random.sample(places, min(3, len(places))))
-        lines.append(f"{text} (because of {', '.join(map(str, because))})")
+        lines.append(f"{filled(text, values)} (because of {', '.join(map(str, because))})")
     return numbered(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
 
@@ -19,6 +20,13 @@ def worded(text: str, random: Random) -> str:
         return pick(found[1].split("|"), random)
 
     return _CHOICE.sub(chosen, text)
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """`text` with the value of each of its placeholders, such as `{me}`."""
+    for placeholder, value in values.items():
+        text = text.replace(placeholder, value)
+    return text
 
 
 def occurs(text: str, within: str) -> bool:
