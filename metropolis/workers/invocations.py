@@ -182,12 +182,6 @@ class Invocations:
             else:
                 self._of[invocation.task] = invocation.before
 
-    def follow_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Assign tasks that an invocation creates to it."""
-        made = loop.get_task_factory()
-        if not isinstance(made, _Factory):
-            loop.set_task_factory(_Factory(self, made))
-
     def assign(self, task: asyncio.Task[Any], invocation: Invocation) -> None:
         """Note that `invocation` created `task`."""
         self._of[task] = invocation
@@ -230,18 +224,25 @@ class Invocations:
         self._of.pop(task, None)
 
 
+def assign_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Assign tasks of `loop` that an invocation creates to it; an existing task factory is kept."""
+    before = loop.get_task_factory()
+    if not isinstance(before, _Factory):
+        loop.set_task_factory(_Factory(before))
+
+
 class _Factory:
     """A task factory that records the invocation each task belongs to."""
 
-    def __init__(self, invocations: Invocations, before: Any) -> None:
-        self._invocations, self._before = invocations, before or _task
+    def __init__(self, before: Any) -> None:
+        self._before = before or _task
 
     def __call__(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = self._before(loop, coroutine, **options)
         if (invocation := _current.get()) is not None:
-            self._invocations.assign(task, invocation)
+            invocation.invocations.assign(task, invocation)
         return task
 
 

@@ -29,7 +29,7 @@ from metropolis.workers.cluster_step import (
     has_routine,
 )
 from metropolis.workers.event_loop import idles
-from metropolis.workers.invocations import Invocation, Invocations
+from metropolis.workers.invocations import Invocation, Invocations, assign_tasks
 from metropolis.world.base import UNDECIDED, Agent, World
 from metropolis.world.entities import Entity, checked_position
 from metropolis.world.state import State
@@ -146,7 +146,7 @@ class LocalWorker:
         """Attribute the tasks of `loop` to agents from now on."""
         if loop is not self._tracked_loop:
             follow_tasks(loop)
-            self.invocations.follow_tasks(loop)
+            assign_tasks(loop)
             self._tracked_loop = loop
 
     def close(self) -> None:
