@@ -199,7 +199,7 @@ def read_genagent_map(
 
 
 def _walls(root: Path, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """The tiles with an id, or with that of the project, if all tiles have one."""
+    """Tiles with an id are walls; if all tiles have one, only those with the project's own id."""
     ids = _matrix(root, "collision", shape)
     walls = ids >= 0 if ids.min() < 0 else ids > 0
     if walls.all():

@@ -52,8 +52,8 @@ def sum_over_time(begins: Int64, ends: Int64, amounts: Int64) -> tuple[Int64, In
 def waits(timeline: Timeline) -> tuple[Int64, Int64]:
     """(n,) each: rows of executions that waited, and the rows of the commits that ended the wait.
 
-    That commit is the blocker's last one before, of an earlier step: nothing waits for an agent
-    that is as far. Without those of which it is not in the timeline.
+    That commit is the blocker's last one before the dispatch, and of an earlier step: an execution
+    waits only for agents at earlier steps. If it is not in the timeline, the wait is left out.
     """
     rows = timeline.executions
     committed = np.flatnonzero(~np.isnan(rows.committed_s))

@@ -75,7 +75,7 @@ class ClusterSteps:
         return all(part.is_resolved for part in self.parts)
 
     def close(self) -> None:
-        """Nothing further runs. Python warns of coroutines that were never awaited."""
+        """Close coroutines that have not begun and will not: Python would warn of them."""
         for part in self.parts:
             resolving = part.resolving
             if isinstance(resolving, Coroutine) and getcoroutinestate(resolving) == CORO_CREATED:

@@ -32,7 +32,7 @@ async def cancel_all() -> None:
 
 
 async def to_its_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of `coroutine`; this task is cancelled only after it."""
+    """The result of `coroutine`; a cancellation of this task waits until it has ended."""
     task = asyncio.ensure_future(coroutine)
     try:
         return await asyncio.shield(task)

@@ -41,7 +41,7 @@ THREADS_MAX = 1024
 
 @contextmanager
 def _drawn_apart(agent: Agent) -> Iterator[None]:
-    """Let what `agent` draws in the block leave its later draws in the step as they are."""
+    """Keep what `agent` draws in the block from changing its later draws in the step."""
     drawn_at, random = agent._drawn_at, getattr(agent, "_random", None)
     agent._drawn_at = -1
     try:

@@ -65,7 +65,7 @@ class Transaction:
         return list(self)
 
     def end(self) -> None:
-        """Drop the members, which refer back: the garbage collector would have to find them."""
+        """Drop the members: they refer to this object, and a cycle waits for garbage collection."""
         self._members.clear()
 
     def complete(self) -> None:

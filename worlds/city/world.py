@@ -17,8 +17,8 @@ from metropolis.worlds.smallville.world import START, SmallVille
 class City(SmallVille):
     """Towns with a road and a railway.
 
-    A carriage moves everybody in it by one tile in each step, the world's velocity, whether they
-    talk or not. One gets in from a platform where one's seat passes, and out onto any platform.
+    A carriage moves its passengers by one tile in each step, the world's velocity, whether they
+    talk or not. A resident gets in from a platform when its seat passes, and out onto any platform.
     """
 
     name = "city"

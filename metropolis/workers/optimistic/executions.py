@@ -176,9 +176,9 @@ class OneResolution:
             await local.resolve(self.cluster, self.resolving)
 
     def end(self) -> None:
-        """Drop what only resolving needs: in cycles of references it would take memory for long.
+        """Drop what only resolving needs: it is in reference cycles, which are freed late.
 
-        Its task has ended, perhaps before it began.
+        The task has ended, or was cancelled before it began.
         """
         if isinstance(self.resolving, Coroutine):
             self.resolving.close()

@@ -51,7 +51,7 @@ def day_in(text: str, today: date) -> date | None:
 def over(text: str, now: datetime) -> bool:
     """Whether the day that `text` names has passed, or the time that it names on this day.
 
-    What has been so since a day is news for two more.
+    A text with `since` and a day has passed more than two days after it.
     """
     day = day_in(text, now.date())
     if day is not None and f"since {spoken(day)}" in text:

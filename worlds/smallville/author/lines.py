@@ -69,7 +69,7 @@ class Scene:
 
     @property
     def untold(self) -> list[str]:
-        """News to tell the other, who is not known to have them, on this day."""
+        """News that the speaker tells the other today, without those that the other knows."""
         news = news_in(self.prompt.statements)
         news |= {text: News(text, own=True) for text in quarrels.gossip(self.quarrels)}
         return [one.text for key, one in self._new(news) if self._tells(key, one.own)]
@@ -96,7 +96,7 @@ class Scene:
         return occurs(text, self.said)
 
     def _new(self, facts: Mapping[str, News]) -> Iterator[tuple[str, News]]:
-        """The facts that are not over, not about the other, and not known to be known to them."""
+        """The facts that are not over, not about the other, and that the other may not know."""
         for key, one in facts.items():
             if (
                 self.other not in one.known_to

@@ -15,8 +15,9 @@ def stated_home(living_area: str) -> str:
 def home_of(living_area: str, atlas: Atlas, at: Tile) -> str:
     """The arena of `world:sector:arena`, as `sector: arena`; empty if the map has no arenas.
 
-    Without this arena, of the sector the arena of the tile `at`, else one with a bed, else any.
-    Without this sector the arena of `at`, or the nearest one.
+    If the map does not have this arena, it is an arena of the sector: that of the tile `at`, else
+    one with a bed, else any. If it does not have the sector, it is the arena of `at`, or the
+    nearest one.
     """
     stated, grid = stated_home(living_area), atlas.grid
     known = [name for name in grid.arena_names if name]
