@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
+from metropolis.dispatch.fixed import LeastLoaded
+from metropolis.gateway.backend import LocalGateway
 from metropolis.gateway.routes import MESSAGES, RESPONSES
+from metropolis.llm.backends.compatible import Compatible
+from metropolis.llm.base import Completion
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import gateway_before, until, until_reported
 from tests.gateway.real_engine import ENDLESS, RealEngine, content_of, order_of, preempted
 from tests.gateway.route_engine import asked
 from tests.gateway.test_priorities import at_step
 from tests.gateway.test_server import PATHS, post
+from tests.llm.fakes import request
 from tests.llm.test_real_sglang import metric
 
 GREEDY = {"model": "tiny", "temperature": 0.0, "max_tokens": 12}
@@ -143,3 +148,20 @@ def test_tokens_pass_and_what_it_lacks_is_its_own_404(vllm_url: str) -> None:
                 assert (await model.json())["owned_by"] == "vllm"
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("through_gateway", [False, True])
+def test_an_answer_goes_on_to_its_length(vllm_url: str, through_gateway: bool) -> None:
+    async def ask() -> Completion:
+        backend = (
+            LocalGateway([f"vllm:{vllm_url}"], StepFirst(), LeastLoaded())
+            if through_gateway
+            else Compatible(vllm_url, vllm=True)
+        )
+        await backend.check()
+        answer = await backend.complete(request(max_tokens=40, ignore_eos=True))
+        await backend.close()
+        return answer
+
+    answer = asyncio.run(ask())
+    assert (answer.output_tokens, answer.finish_reason) == (40, "length")

@@ -230,3 +230,9 @@ def test_a_refused_request_is_an_error_for_the_agent(sglang_url: str) -> None:
         await client.close()
 
     asyncio.run(ask())
+
+
+def test_an_answer_goes_on_to_its_length(using: Callable[[Ask], Any], kind: dict[str, Any]) -> None:
+    sent = request(max_tokens=40, ignore_eos=True, **kind)
+    answer = using(lambda backend: backend.complete(sent))
+    assert (answer.output_tokens, answer.finish_reason) == (40, "length")

@@ -75,8 +75,13 @@ class Calls:
         async def one(call: int) -> None:
             first, last = self._calls.parent_offsets[call : call + 2]
             for parent in self._calls.parents[first:last].tolist():
-                if parent in tasks:
-                    await tasks[parent]
+                if parent not in tasks:
+                    raise MetropolisError(
+                        f"step {self._calls.step[call]}: a call of agent {self._calls.agent[call]} "
+                        f"of the trace waits for one of agent {self._calls.agent[parent]}, which "
+                        "should be within the joint radius"
+                    )
+                await tasks[parent]
             await send(call)
 
         async with asyncio.TaskGroup() as group:
