@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from metropolis.dispatch.fixed import LeastLoaded
+from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.fixed import RoundRobin
 from metropolis.gateway.backend import LocalGateway
 from metropolis.gateway.routes import MESSAGES, RESPONSES
 from metropolis.llm.backends.compatible import Compatible
@@ -154,7 +155,9 @@ def test_tokens_pass_and_what_it_lacks_is_its_own_404(vllm_url: str) -> None:
 def test_an_answer_goes_on_to_its_length(vllm_url: str, through_gateway: bool) -> None:
     async def ask() -> Completion:
         backend = (
-            LocalGateway([f"vllm:{vllm_url}"], StepFirst(), LeastLoaded())
+            LocalGateway(
+                [f"vllm:{vllm_url}"], StepFirst(), RoundRobin(Fleet.uniform(1, 1000, 10.0))
+            )
             if through_gateway
             else Compatible(vllm_url, vllm=True)
         )

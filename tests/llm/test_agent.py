@@ -214,7 +214,7 @@ def test_a_call_of_a_plain_agent_that_is_cancelled_at_once_ends_in_silence(
     [
         ("chat", "temprature", r"llm\.chat\(\) has no option 'temprature'; did you mean temp"),
         ("complete", "stops", r"llm\.complete\(\) has no option 'stops'; did you mean stop\?"),
-        ("stream", "x", r"llm\.stream\(\) has no option 'x'; its options are function, json_"),
+        ("stream", "x", r"llm\.stream\(\) has no option 'x'; its options are function, ignore_"),
     ],
 )
 def test_an_unknown_option_is_named(method: str, option: str, sentence: str) -> None:
