@@ -1,4 +1,4 @@
-"""Names and values in messages, and suggestions for misspelt names."""
+"""Names and numbers in texts: in messages, misspelt, and as users write them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def cut(value: object, most: int = 80) -> str:
 def cut_text(text: str, most: int) -> str:
     """`text`, cut to `most` characters, of which the last is then an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def count_in(text: str, most: int) -> int | None:
+    """The whole number from 1 to `most` that `text` writes in digits; None: another text."""
+    digits = text.lstrip("0")
+    if not text.isdecimal() or not digits or len(digits) > len(str(most)):
+        return None  # int() refuses thousands of digits
+    number = int(digits)
+    return number if number <= most else None
 
 
 def first_line(error: BaseException) -> str:

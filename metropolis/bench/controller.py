@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import click
 
 import metropolis._core as _core
+from metropolis.names import count_in, cut
 from metropolis.rules.metrics import PLANE_METRICS
 from metropolis.rules.native import core_metric
 from metropolis.rules.rules import rule_named
@@ -85,12 +86,13 @@ def measure(agents: int, steps: int, rule: str, metric: str, seed: int) -> Contr
 
 
 def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
-    sizes = value.split(",")
-    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
-        raise click.BadParameter(f"{value!r} is not a list of positive numbers such as 25,1000")
-    if max(map(int, sizes)) > AGENTS_MAX:
-        raise click.BadParameter(f"{value!r} has a number above {AGENTS_MAX:,}")
-    return [int(size) for size in sizes]
+    sizes = [count_in(size.strip(), AGENTS_MAX) for size in value.split(",")]
+    found = [size for size in sizes if size is not None]
+    if len(found) < len(sizes):
+        raise click.BadParameter(
+            f"{cut(value)} is not a list of numbers from 1 to {AGENTS_MAX:,} such as 25,1000"
+        )
+    return found
 
 
 @click.command("controller")

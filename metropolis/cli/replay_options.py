@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from metropolis.names import did_you_mean
+from metropolis.names import count_in, cut, did_you_mean
 from metropolis.runtime.replays.modes import AUTO_RISK, Risk
 from metropolis.trace.validate import LIMIT
 
@@ -44,8 +44,8 @@ class CommaSeparated(click.ParamType[list[Any]]):
                 meant = did_you_mean(item, [*self.choices, *self.also])
                 names = ", ".join([*self.choices, *self.also])
                 self.fail(f"{item!r} is not one of {names}{meant}", param, ctx)
-            if self.most and not (item.isdecimal() and 0 < int(item) <= self.most):
-                self.fail(f"{item!r} is not a whole number from 1 to {self.most}", param, ctx)
+            if self.most and count_in(item, self.most) is None:
+                self.fail(f"{cut(item)} is not a whole number from 1 to {self.most}", param, ctx)
         unique = [*{self.also.get(item, item): item for item in items}.values()]
         return [int(item) for item in unique] if self.most else unique
 

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 
 from metropolis._core import InstancePool, Profile
 from metropolis.dispatch.base import Fleet, InstanceSpec
-from metropolis.names import did_you_mean
+from metropolis.names import count_in, did_you_mean
 from metropolis.sim.engine_rules import VLLM, EngineRules
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import ProfileEntry, load_entry
@@ -51,10 +51,8 @@ class SimulatedFleet:
             profile, colon, count = given.rpartition(":")
             if not colon:
                 profile, count = given, "1"
-            room = INSTANCES_MAX - len(instances)
-            # int() refuses thousands of digits.
-            is_count = count.isdecimal() and 1 <= int(count[:9]) <= room
-            if not is_count or (mark and not model.strip()):
+            wanted = count_in(count, INSTANCES_MAX - len(instances))
+            if wanted is None or (mark and not model.strip()):
                 raise MetropolisError(
                     f"{spec!r} is not an instance: write PROFILE, PROFILE:COUNT or "
                     "NAME=PROFILE:COUNT with the model's name, like llama-3-8b/l4:2; a fleet has "
@@ -63,7 +61,7 @@ class SimulatedFleet:
             entry = load_entry(profile)
             if mark:
                 entry = replace(entry, name=f"{model}={profile}", model=model)
-            instances += [entry] * int(count)
+            instances += [entry] * wanted
         return cls(tuple(instances))
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from metropolis._core import InstancePool, Profile
-from metropolis.names import did_you_mean
+from metropolis.names import count_in, did_you_mean
 from metropolis.reuse.base import CacheShape
 from metropolis.sim.architecture import GPUS, Architecture, architectures, derived_profile
 from metropolis.types import MetropolisError
@@ -142,8 +142,8 @@ def _derived(model: str, table: str) -> ProfileEntry | None:
     if model not in architectures() or gpu not in GPUS or not count.isdecimal() or not mark:
         return None
     architecture = architectures()[model]
-    tensor_parallel = int(count[:9])  # int() refuses thousands of digits
-    if not 1 <= tensor_parallel <= architecture.heads:
+    tensor_parallel = count_in(count, architecture.heads)
+    if tensor_parallel is None:
         raise MetropolisError(f"{model}/{table}: write -tp1 to -tp{architecture.heads}")
     try:
         profile = profile_of(architecture, gpu, tensor_parallel)

@@ -16,6 +16,7 @@ from metropolis.cli.terminal import printable
 from metropolis.cli.trace_parts import cut_hours
 from metropolis.command_options import MODEL, NamedChoice
 from metropolis.llm.model_choice import ModelChoice
+from metropolis.names import count_in, cut
 from metropolis.plan.machine import Machine
 from metropolis.plan.society.allocation import GPUS_MAX
 from metropolis.plan.society.search import REPLAYS_MAX, Candidate, SocietyPlan, plan_society
@@ -41,9 +42,10 @@ class Phases(click.ParamType[int | None]):
         """Parse and check the range."""
         if value is None or value == "auto":
             return None
-        if not (str(value).isdecimal() and 1 <= int(value) <= 24):
-            self.fail(f"{value!r} is not auto or a whole number from 1 to 24", param, ctx)
-        return int(value)
+        count = count_in(str(value), 24)
+        if count is None:
+            self.fail(f"{cut(value)} is not auto or a whole number from 1 to 24", param, ctx)
+        return count
 
 
 @click.command("society")

@@ -9,13 +9,14 @@ from importlib.util import find_spec
 from os import PathLike
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
-from metropolis.names import check_name, cut
+from metropolis.names import check_name, count_in, cut
 from metropolis.store.factory import check_installed
 from metropolis.types import MetropolisError
 from metropolis.workers.watchdog import STALL_S
 from metropolis.world.checks import check_number, check_options, seed_of
 
 LEASE_S_MIN, LEASE_S_MAX = 0.001, 1e6
+WORKERS_MAX = 1_000_000
 LiveMode = Literal["sequential", "lockstep", "out_of_order", "optimistic"]
 LiveRule = Literal["versioned", "conservative"]
 LIVE_MODES: tuple[LiveMode, ...] = get_args(LiveMode)
@@ -204,12 +205,13 @@ def parse_workers(workers: int | str) -> tuple[bool, int | None]:
     on_ray = kind == "ray"
     if not on_ray:
         number = str(workers)
-    is_number = number.isdecimal() and int(number) > 0
-    if not is_number and not (on_ray and not colon):
+    count = count_in(number, WORKERS_MAX)
+    if count is None and not (on_ray and not colon):
         raise MetropolisError(
-            f"workers is {workers!r}; it should be a number of at least 1, ray, or ray:NUMBER"
+            f"workers is {cut(workers)}; it should be a number from 1 to {WORKERS_MAX:,}, ray, or "
+            "ray:NUMBER"
         )
-    return on_ray, int(number) if number else None
+    return on_ray, count
 
 
 def check_plain(about: Mapping[Any, Any]) -> None:
