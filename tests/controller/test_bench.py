@@ -45,4 +45,4 @@ def test_bench_of_a_speculation() -> None:
 def test_bench_refuses_invalid_sizes() -> None:
     result = CliRunner().invoke(command, ["--agents", "25,many"])
     assert result.exit_code == 2
-    assert "is not a list of positive numbers" in result.output
+    assert "is not a list of numbers from 1 to" in result.output

@@ -82,7 +82,7 @@ def test_a_simulated_run_is_reproduced_exactly(simulated_run: Path) -> None:
 def test_the_table_names_every_metric(simulated_run: Path) -> None:
     result = CliRunner().invoke(fidelity.command, [str(simulated_run), "--profile", PROFILE])
     assert result.exit_code == 0, result.output
-    for name in ("ttft_mean", "tpot_p50", "latency_p99", "1 requests without output"):
+    for name in ("ttft_mean", "tpot_p50", "latency_p99", "1 request without output"):
         assert name in result.output
 
 
