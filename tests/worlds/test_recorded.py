@@ -147,6 +147,14 @@ def test_wrong_options_are_refused(options: dict[str, Any], sentence: str, tmp_p
         make_scenario("recorded", agents=given.pop("agents", None), options=given)
 
 
+def test_a_run_beyond_the_end_of_the_trace_is_refused(tmp_path: Path) -> None:
+    write_trace(town(8), tmp_path / "day.parquet")
+    scenario = make_scenario("recorded", options={"trace": f"{tmp_path}/day.parquet"})
+    simulation = Simulation(scenario.world, scenario.agents)
+    with pytest.raises(MetropolisError, match="the trace ends after 8 steps; --steps should be"):
+        simulation.run(9)
+
+
 def test_agents_far_apart_do_not_wait_for_each_other(tmp_path: Path) -> None:
     far = small_trace(1, agents=5, steps=8, edge=60, radius=2, talk=0.5)
     write_trace(far, tmp_path / "day.parquet")

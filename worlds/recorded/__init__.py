@@ -48,6 +48,11 @@ class Calls:
     def of(self, step: int, agent: int, *, joint: bool) -> range:
         """The calls of an agent-step if its agent acts together with others, or if it does not."""
         row = step * self._agents + agent
+        if row >= len(self._offsets) - 1:
+            steps = (len(self._offsets) - 1) // self._agents
+            raise MetropolisError(
+                f"the trace ends after {steps:,} steps; --steps should be at most that"
+            )
         if (row in self._joint) is not joint:
             return range(0)
         return range(self._offsets[row], self._offsets[row + 1])
