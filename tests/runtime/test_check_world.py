@@ -66,7 +66,7 @@ def test_it_finds_nothing_where_agents_ask_models(
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_the_worlds_that_ship_are_sound(name: str) -> None:
-    check_world(name, seeds=[1], steps=24, schedules=1)
+    check_world(name, seeds=[1], steps=16, schedules=1)
 
 
 def test_a_routine_that_acts_otherwise_is_named() -> None:

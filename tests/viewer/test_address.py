@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.viewer.conftest import Serve, Show, run_metropolis, until
 
 SHOWN = """(({view, basis, at, side, selected}) => {
@@ -60,18 +58,18 @@ def test_back_leads_to_the_view_before(smallville: Path, serve: Serve, show: Sho
     assert shown(page)[:3] == ["steps", "step", 41]
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        "view=foo&by=time&at=x&agent=Nobody&side=9", "view=__proto__&side=length", "by=step&at=NaN",
-        "by=time&at=Infinity", "at=12", "%E0%A4%A&&&===",
-    ],
-)  # fmt: skip
-def test_unknown_parts_of_a_url_change_nothing(
-    smallville: Path, serve: Serve, show: Show, parts: str
-) -> None:
+def test_unknown_parts_of_a_url_change_nothing(smallville: Path, serve: Serve, show: Show) -> None:
     url = serve(smallville)
-    assert shown(show(f"{url}&{parts}")) == shown(show(url))
+    expected = shown(show(url))
+    for parts in (
+        "view=foo&by=time&at=x&agent=Nobody&side=9",
+        "view=__proto__&side=length",
+        "by=step&at=NaN",
+        "by=time&at=Infinity",
+        "at=12",
+        "%E0%A4%A&&&===",
+    ):
+        assert shown(show(f"{url}&{parts}")) == expected, parts
 
 
 def test_a_moment_beyond_the_run_is_its_end(smallville: Path, serve: Serve, show: Show) -> None:
