@@ -33,7 +33,7 @@ WORDS = _TEXT.split()
 
 
 class Calls:
-    """The calls of a trace, by agent-step. Runs share it, since nothing changes it."""
+    """The calls of a trace, by agent-step. Copies of agents share it, since nothing changes it."""
 
     def __init__(self, trace: Trace, *, is_chat: bool) -> None:
         """`is_chat`: send chats, to which engines add the tokens of a template, not prompts."""
@@ -46,7 +46,7 @@ class Calls:
         return self
 
     def of(self, step: int, agent: int, *, joint: bool) -> range:
-        """The calls of an agent-step if its agent acts together with others, or if it does not."""
+        """The calls of an agent-step; none unless `joint` says whether its agent acts with others."""
         row = step * self._agents + agent
         if row >= len(self._offsets) - 1:
             steps = (len(self._offsets) - 1) // self._agents
