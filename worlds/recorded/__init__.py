@@ -46,7 +46,7 @@ class Calls:
         return self
 
     def of(self, step: int, agent: int, *, joint: bool) -> range:
-        """The calls of an agent-step; none unless `joint` says whether its agent acts with others."""
+        """The calls of an agent-step; none unless `joint` tells if agents act together."""
         row = step * self._agents + agent
         if row >= len(self._offsets) - 1:
             steps = (len(self._offsets) - 1) // self._agents
