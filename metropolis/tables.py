@@ -26,6 +26,14 @@ def or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
+def plain_console(*, highlight: bool = True) -> Console:
+    """A console that prints texts as they are, since names are data: no markup, no emoji.
+
+    `highlight`: whether numbers and the like are coloured.
+    """
+    return Console(markup=False, emoji=False, highlight=highlight)
+
+
 def print_whole(table: Table, console: Console) -> None:
     """Print `table` with whole numbers and names: rich cuts those that do not fit.
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from metropolis.command_options import Command, with_options
 from metropolis.progress import progress_bar
+from metropolis.tables import plain_console
 
 Advance: TypeAlias = Callable[[int], None]
 Rows: TypeAlias = list[dict[str, Any]]
@@ -90,7 +91,7 @@ def run_sections(
         }
         click.echo(json.dumps({"seed": seed, "quick": quick, "sections": rows}, indent=2))
         return
-    console = Console(markup=False, highlight=False)
+    console = plain_console(highlight=False)
     for name, run in chosen.items():
         run.section.show(found[name], console)
     show_more(found, console)

@@ -17,7 +17,7 @@ from metropolis.bench._sensitivity import STATISTICS, Engine, predictions, sensi
 from metropolis.names import counted
 from metropolis.sim.engine_rules import ENGINE_RULES
 from metropolis.sim.profiles import load_entry
-from metropolis.tables import print_whole
+from metropolis.tables import plain_console, print_whole
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def command(
     for name, c in comparisons.items():
         error = "" if c.error is None else f"{c.error:+.1%}"
         table.add_row(name.removesuffix("_s"), f"{c.real:.4f}", f"{c.simulated:.4f}", error)
-    console = Console(markup=False, emoji=False)
+    console = plain_console()
     print_whole(table, console)
     _print_sensitivity(console, result)
 

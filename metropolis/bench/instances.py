@@ -9,12 +9,11 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from metropolis._core import Profile, simulate
 from metropolis.sim.profiles import load_profile
-from metropolis.tables import print_whole
+from metropolis.tables import plain_console, print_whole
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 640, 22
 """AI Metropolis §4.1: averages of 642.6 and 21.9."""
@@ -135,4 +134,4 @@ def command(profile: str, requests: int, repeats: int, as_json: bool) -> None:
             f"{row.makespan_sim_s / 3600:,.1f}",
             f"{row.preemptions:,}",
         )
-    print_whole(table, Console(markup=False, emoji=False))
+    print_whole(table, plain_console())

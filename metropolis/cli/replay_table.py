@@ -14,7 +14,7 @@ from metropolis.cli.terminal import printable
 from metropolis.names import counted
 from metropolis.runtime.replays.modes import AUTO_RISK, mode_of
 from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
-from metropolis.tables import numbers_table, or_dash, print_whole
+from metropolis.tables import numbers_table, or_dash, plain_console, print_whole
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.schema import Trace
 
@@ -47,7 +47,7 @@ def print_table(
     tokens = trace.calls.prompt_tokens + trace.calls.output_tokens
     longest = critical_path(trace, graph, tokens.astype(np.float64))
     meta = trace.meta
-    console = Console(markup=False, emoji=False, highlight=False)  # names are data
+    console = plain_console(highlight=False)
     console.width = max(console.width, TABLE_WIDTH)
     console.print(
         f"{printable(meta.name) or 'a trace without a name'}, hours {results[0].hours}: "

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from metropolis.cli.serve_torch import NamedModel
@@ -15,7 +14,7 @@ from metropolis.cli.terminal import printable
 from metropolis.command_options import Number, OutputFolder
 from metropolis.reuse.plan import Plan, PlanPoint, load_plan, write_plan
 from metropolis.runtime.replays.plots import prepare_figures
-from metropolis.tables import print_whole
+from metropolis.tables import plain_console, print_whole
 from metropolis.torch_engine.plots import write_profile_figures
 from metropolis.torch_engine.quality import METRICS
 from metropolis.trace.parquet import check_target
@@ -139,7 +138,7 @@ def print_plan(plan: Plan) -> None:
             f"{share:.3f}",
             f"{1 / share:.2f}x" if share else "–",
         )
-    console = Console(markup=False, emoji=False)
+    console = plain_console()
     print_whole(table, console)
     sender = "unknown" if plan.sender_quality is None else f"{plan.sender_quality:.3f}"
     qualities = f"receiver {plan.receiver_quality:.3f}, sender {sender}"

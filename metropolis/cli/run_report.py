@@ -25,7 +25,7 @@ from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.stored import MEMORY
 from metropolis.runtime.reruns.verify import Verified
 from metropolis.sim.cache_choice import ReuseCounts
-from metropolis.tables import numbers_table, or_dash, print_whole
+from metropolis.tables import numbers_table, or_dash, plain_console, print_whole
 from metropolis.types import Step
 from metropolis.world.scenario import Scenario
 
@@ -370,7 +370,7 @@ def _comparison_table(rows: Sequence[Compared]) -> Table:
 
 
 def _console() -> Console:
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = plain_console(highlight=False)
     console.width = max(console.width, WIDTH)
     return console
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import click
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from metropolis.addresses import shown
@@ -22,7 +21,7 @@ from metropolis.store.factory import (
     address_from_environment,
     open_server,
 )
-from metropolis.tables import print_whole
+from metropolis.tables import plain_console, print_whole
 from metropolis.types import MetropolisError
 
 LISTED_MAX = 12
@@ -65,7 +64,7 @@ def ls_command(address: str | None, as_json: bool) -> None:
             f"{of.memory_bytes / 1e6:.1f}",
             printable(of.holder or "–"),
         )
-    print_whole(table, Console(markup=False, emoji=False))
+    print_whole(table, plain_console())
     for of in about.values():
         if isinstance(of, str):
             click.echo(printable(of))

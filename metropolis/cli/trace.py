@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from metropolis.cli.terminal import printable
@@ -17,7 +16,7 @@ from metropolis.command_options import NamedChoice, Number
 from metropolis.maps.map import read_genagent_map
 from metropolis.names import counted
 from metropolis.rules.metrics import METRICS
-from metropolis.tables import print_whole
+from metropolis.tables import plain_console, print_whole
 from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.importers.recording import parse_start
@@ -130,7 +129,7 @@ def info(path: Path, as_json: bool) -> None:
 
 
 def _print_summary(summary: Summary) -> None:
-    console = Console(markup=False, emoji=False)  # names are data
+    console = plain_console()
     facts = Table(title=printable(summary.name) or None, show_header=False)
     source = printable(summary.source) or "no source given"
     for name, value in (

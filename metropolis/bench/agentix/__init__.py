@@ -13,7 +13,6 @@ from functools import cache
 from math import inf
 
 import click
-from rich.console import Console
 
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.agentix.measure import Bench, Measured
@@ -27,6 +26,7 @@ from metropolis.bench.agentix.tables import (
 from metropolis.command_options import SEEDS, loads_of, some_of
 from metropolis.sim.options import Preemption
 from metropolis.sim.profiles import load_entry
+from metropolis.tables import plain_console
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
 LOADS = (0.7, 1.0, 1.2, 1.5, 2.0, 3.0)
@@ -164,7 +164,7 @@ def command(
         }
         click.echo(json.dumps(settings | {"simulated": simulated, "paper": paper}, indent=2))
         return
-    show(found, Console(markup=False, emoji=False))
+    show(found, plain_console())
     click.echo(
         f"{programs} chats per instance, {profile}, {sequences} sequences at once, "
         f"preemption by {preemption}; all simulated, lengths are estimates"

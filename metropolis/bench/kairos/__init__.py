@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from metropolis.bench._in_processes import in_processes
 from metropolis.bench.kairos.measure import SYSTEMS, Bench, Measured
@@ -30,6 +29,7 @@ from metropolis.command_options import (
 )
 from metropolis.durable import reported
 from metropolis.names import did_you_mean
+from metropolis.tables import plain_console
 from metropolis.trace.generate.agentic import (
     APPLICATIONS,
     CO_LOCATED,
@@ -189,7 +189,7 @@ def command(
         }
         click.echo(json.dumps(settings | found_json, indent=2))
         return
-    show(measured, bands, Console(markup=False, emoji=False))
+    show(measured, bands, plain_console())
     medians = ", ".join(f"{function} {tokens}" for function, tokens in answer_tokens)
     click.echo(
         f"{minutes:g} min of arrivals, {history} programs before them, on {fleet}; all simulated, "

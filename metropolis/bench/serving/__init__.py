@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from metropolis.bench._spread import SPREAD, spread
@@ -24,7 +23,7 @@ from metropolis.command_options import INSTANCE, SEEDS, Number, fleet_of, some_o
 from metropolis.policy.named import DISPATCHERS, names_of
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import plug_ins
-from metropolis.tables import print_whole
+from metropolis.tables import plain_console, print_whole
 
 Row = TypeVar("Row", Society, Mixed)
 
@@ -136,7 +135,7 @@ def command(
 def _print(
     societies: Mapping[str, Sequence[Society]], mixes: Sequence[Mixed], reuse: str, seeds: int
 ) -> None:
-    console = Console(markup=False, emoji=False)
+    console = plain_console()
     shown = f"; {SPREAD} of {seeds} seeds" if seeds > 1 else ""
     for part, found in societies.items():
         for place in dict.fromkeys(one.place for one in found):

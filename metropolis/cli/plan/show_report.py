@@ -17,7 +17,7 @@ from metropolis.plan.gantt import gantt_text, legend, nodes_of
 from metropolis.plan.placement import shown_gpus
 from metropolis.plan.schedule import Schedule, ScheduleStage
 from metropolis.plan.workload import Workload
-from metropolis.tables import print_whole
+from metropolis.tables import plain_console, print_whole
 
 WIDTH = 100
 """The least width of tables, in columns; where the output is no terminal, also of charts."""
@@ -25,7 +25,7 @@ WIDTH = 100
 
 def new_console() -> Console:
     """A console for tables and charts."""
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = plain_console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
     return console

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from metropolis.cli.terminal import printable
@@ -23,7 +22,7 @@ from metropolis.plan.society.search import REPLAYS_MAX, Candidate, SocietyPlan, 
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.modes import OUT_OF_ORDER
 from metropolis.sim.architecture import GPUS
-from metropolis.tables import print_whole
+from metropolis.tables import plain_console, print_whole
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
 
@@ -139,7 +138,7 @@ def _as_json(trace: Trace, plan: SocietyPlan) -> dict[str, Any]:
 
 
 def _print(trace: Trace, plan: SocietyPlan, mode: str) -> None:
-    console = Console(markup=False, highlight=False)
+    console = plain_console(highlight=False)
     console.width = max(console.width, WIDTH)
     machine = plan.models.machine
     table = Table(
