@@ -2,13 +2,14 @@
 
 from io import StringIO
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.tables import PROSE, print_whole
+from metropolis.tables import PROSE, plain_console, print_whole
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=12)
 NUMBERS = st.integers(0, 10**12).map("{:,}".format)
@@ -52,3 +53,8 @@ def test_a_table_that_fits_is_as_rich_prints_it() -> None:
     console = Console(file=StringIO(), width=60)
     console.print(table)
     assert printed(table, 60) == console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_texts_that_are_data_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    plain_console().print("[red]a :smile: [/red]")
+    assert capsys.readouterr().out == "[red]a :smile: [/red]\n"
