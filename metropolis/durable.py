@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -69,18 +70,21 @@ def check_format(
         )
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file atomically, so that it survives a power cut. Raises UnwritableError."""
-    partial = path.with_name(f".{path.name}.partial")
+def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file atomically, so that it survives a power cut. Raises UnwritableError.
+
+    `mode`: that of the new file, limited by the umask. By default only this user may read it.
+    """
+    unfinished = path.with_name(f".{path.name}.partial")
     with reported(path):
         try:
-            partial.unlink(missing_ok=True)  # left by a killed process, or a link
-            with FileIO(partial, "x", opener=_private) as file:
+            unfinished.unlink(missing_ok=True)  # left by a killed process, or a link
+            with FileIO(unfinished, "x", opener=partial(os.open, mode=mode)) as file:
                 write_all(file, content)
                 os.fsync(file.fileno())
-            partial.replace(path)
+            unfinished.replace(path)
         except OSError:
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
             raise
 
 
@@ -89,16 +93,11 @@ def open_regular(path: Path, mode: str) -> FileIO:
     if path.exists() and not path.is_file():
         raise DamagedError(f"{path}: is not a regular file", RESTORE, path)
     try:
-        return FileIO(path, mode, opener=_private)
+        return FileIO(path, mode, opener=partial(os.open, mode=0o600))
     except OSError as error:
         if mode != "r":
             raise UnwritableError(f"{path}: cannot be written: {error.strerror}") from error
         raise DamagedError(f"{path}: cannot be opened: {error.strerror}", RESTORE, path) from error
-
-
-def _private(path: str, flags: int) -> int:
-    """Open with permissions for this user only."""
-    return os.open(path, flags, 0o600)
 
 
 def checked(text: bytes, begins: bytes, checksum: int) -> bytes | str:

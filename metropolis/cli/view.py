@@ -12,6 +12,7 @@ import click
 from metropolis.cli.host import host_option
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
+from metropolis.command_options import on_command_line
 from metropolis.names import check_name
 from metropolis.runtime.replays.modes import OUT_OF_ORDER
 from metropolis.runtime.replays.recorded_replay import INDEX
@@ -52,6 +53,9 @@ def command(
     RUN may still be running: the page follows it. The URL contains a token, without which the
     server gives no data. Ctrl-C ends the server.
     """
+    if out is not None:
+        for name in [*on_command_line({"host": host, "port": port}), *(["open"] if opens else [])]:
+            raise click.UsageError(f"--{name} is for a page that is served; omit it, or --out")
     check_viewer()
     beside = OUT_OF_ORDER.get(beside or "", beside)
     folder = run_folder(run)

@@ -25,7 +25,7 @@ _WALL = 32125
 """The project's id of walls, which alone stops its people."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no single truth value
 class GridMap:
     """Tiles of a walled grid world; arrays are (height, width), tile (x, y) is `[y, x]`.
 

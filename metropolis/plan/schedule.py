@@ -125,7 +125,7 @@ def simulated(timeline: Timeline, method: str, stages: Sequence[PlannedStage]) -
 def write_schedule(path: Path, application: str, schedule: Schedule) -> None:
     """Write a schedule as JSON."""
     content = _File(FORMAT, VERSION, application, schedule)
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n", 0o666)
 
 
 def read_schedule(path: Path, application: str) -> Schedule:

@@ -34,11 +34,11 @@ class Combined(Policy):
         self._policies = policies
         left = RANK_BITS - sum(map(rank_bits_of, policies[1:]))
         if left < 1:
-            widest = max(policies[1:], key=rank_bits_of)
+            number, widest = max(enumerate(policies[1:], 2), key=lambda one: rank_bits_of(one[1]))
             raise MetropolisError(
-                f"{type(widest).__name__} takes {widest.rank_bits} of a rank's {RANK_BITS} bits, "
-                "which leaves too few for the policies before it; put it first, or lower its "
-                "rank_bits"
+                f"policy {number} ({type(widest).__name__}) takes {widest.rank_bits} of a rank's "
+                f"{RANK_BITS} bits, which leaves too few for the policies before it; put it first, "
+                "or lower its rank_bits"
             )
         self._first_max = (1 << left) - 1
         self.preempts = any(read(policy, "preempts") for policy in policies)

@@ -185,7 +185,7 @@ def write_plan(plan: Plan, path: Path) -> None:
     Raises PlanError if the plan is inconsistent, and UnwritableError if it cannot be written.
     """
     check_plan(plan, str(path))
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(plan)) + b"\n", 0o666)
 
 
 def _check_share(value: float, what: str) -> None:

@@ -30,6 +30,11 @@ from tests.commands import Command
         (("uninterrupted", "--host", "256.0.0.1"), "cannot listen at 256.0.0.1:0"),
         (("uninterrupted", "--out", "."), "is a directory"),
         (("uninterrupted", "--out", "no/page.html"), "no/page.html: cannot be written"),
+        (("uninterrupted", "--out", "x.html", "--host", "::1"), "--host is for a page that is"),
+        (
+            ("uninterrupted", "--out", "x.html", "--port", "0"),
+            "--port is for a page that is served",
+        ),
     ],
 )
 def test_refused(
@@ -43,6 +48,12 @@ def test_lanes_of_a_replay_are_named(run: Command, uninterrupted: object) -> Non
     run("replay", "uninterrupted", "--modes", "lockstep,oracle", "--record", "replayed")
     status, _, errors = run("view", "replayed", "--beside", "lane", "--out", "page.html")
     assert (status, "there is no lane 'lane'; there are lockstep, oracle" in errors) == (2, True)
+
+
+def test_a_page_that_is_written_is_not_opened(run: Command, uninterrupted: object) -> None:
+    errors = run("view", "uninterrupted", "--out", "page.html", "--open").refusal
+    assert "--open is for a page that is served" in errors
+    assert not Path("page.html").exists()
 
 
 def test_a_page_is_written(run: Command, uninterrupted: object) -> None:

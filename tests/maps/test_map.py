@@ -56,6 +56,13 @@ def test_matrices_make_a_map(one_line: bool, tmp_path: Path) -> None:
     assert map.objects.dtype == np.int32
 
 
+def test_maps_can_be_compared(tmp_path: Path) -> None:
+    map = read_genagent_map(matrices(tmp_path))
+    other = replace(map, name="another")
+    assert map != other
+    assert {map: 1}[map] == 1
+
+
 def test_negative_ids_mean_empty(tmp_path: Path) -> None:
     """In such layers 0 is the first tile of a tile set."""
     root = matrices(tmp_path)

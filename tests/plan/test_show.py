@@ -108,6 +108,9 @@ def test_a_schedule_is_written_and_shown(show: Command, tmp_path: Path) -> None:
     shown = as_json(show, out)
     assert shown == {"application": "chain_summary", "min, estimate": written}
     assert re.search(r"chain_summary, min, estimate:\n", show(out)[1])
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert out.stat().st_mode == usual.stat().st_mode
 
 
 def test_a_run_is_shown_below_its_plan(show: Command, tmp_path: Path) -> None:

@@ -117,14 +117,14 @@ def test_in_a_row_the_second_orders_what_is_equal_to_the_first(
 def test_ranks_beyond_the_bits_are_the_same() -> None:
     policy = Combined([named(POLICIES, "step")(), ByTokens()])
     assert policy.rank(request(0, 2**50, 5)) == policy.rank(request(1, 2**60, 5)) < 1 << RANK_BITS
-    with pytest.raises(MetropolisError, match="Wide takes 62 of a rank's 62 bits"):
+    with pytest.raises(MetropolisError, match=r"policy 2 \(Wide\) takes 62 of a rank's 62 bits"):
         Combined([named(POLICIES, "step")(), Wide()])
 
 
 @pytest.mark.parametrize("text", ["step+kairos", "step:bucket=4+topology+kairos", "fcfs+step"])
 def test_policies_in_a_row_keep_the_interface(text: str) -> None:
     if text == "fcfs+step":
-        with pytest.raises(MetropolisError, match=r"^fcfs\+step: StepFirst takes 62 of"):
+        with pytest.raises(MetropolisError, match=r"^fcfs\+step: policy 2 \(StepFirst\) takes"):
             check_policy(named(POLICIES, text))
     else:
         check_policy(named(POLICIES, text))

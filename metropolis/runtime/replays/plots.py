@@ -53,7 +53,7 @@ def write_figure(directory: Path, name: str, figure: Figure) -> list[Path]:
         path = directory / f"{name}.{suffix}"
         content = BytesIO()
         figure.savefig(content, format=suffix, dpi=150)
-        write_atomically(path, content.getvalue())
+        write_atomically(path, content.getvalue(), 0o666)
         written.append(path)
     return written
 
