@@ -133,7 +133,7 @@ Results: TypeAlias = list[tuple[Trace, list[ReplayResult]]]
 @click.option(
     "--reuse",
     metavar="NAME",
-    help="Which cache a prefill starts from, on instances that host named models: "
+    help="Which cache a prefill starts from: "
     f"{', '.join(names_of(REUSES))}, like droidspeak:plans=FILE, or FILE.py:CLASS. [default: none, "
     "or with --prefix-reuse an instance's own]",
 )
@@ -196,6 +196,12 @@ def command(
         )
     if prefix_reuse and reuse is not None:
         raise click.UsageError("--reuse says what is reused; omit --prefix-reuse")
+    if prefix_reuse and not whole.calls.prefix_tokens.any():
+        raise click.UsageError(
+            f"{path} lists no shared prefixes; for --prefix-reuse calls need prefix_id and "
+            "prefix_tokens. With --reuse prefix the prompts of a run are compared, which "
+            "`metropolis run --keep-text` keeps"
+        )
     settings = _checked_settings(whole, setting, fleets, tuple(dict.fromkeys(policies)))
     windows = [
         (text, cut_agents(cut_hours(whole, text), count))

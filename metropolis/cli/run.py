@@ -117,7 +117,7 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 @click.option(
     "--reuse",
     metavar="NAME",
-    help="Which cache a prefill starts from on simulated instances that host named models: "
+    help="Which cache a prefill starts from on simulated instances: "
     f"{', '.join(names_of(REUSES))}, like droidspeak:plans=FILE, or FILE.py:CLASS. [default: none]",
 )
 @click.option(

@@ -58,9 +58,9 @@ class ReuseCounts:
 class CacheChoice:
     """Asks `reuse` about the requests placed on a fleet, of which each instance hosts one model.
 
-    `overlapped`: a prefill runs while the rest of its transfer arrives. Raises PluginError, and
-    MetropolisError when an instance does not host one named model or its profile lacks the sizes of
-    what a model keeps.
+    Instances without a name host the same model, "". `overlapped`: a prefill runs while the rest of
+    its transfer arrives. Raises PluginError, and MetropolisError when only some instances have a
+    name, or a profile lacks the sizes of what a model keeps.
     """
 
     def __init__(
@@ -174,12 +174,11 @@ def _sizes(shape: CacheShape) -> str:
 
 def _hosted(fleet: SimulatedFleet) -> list[str]:
     """The one model of each instance."""
-    models: list[str] = []
-    for entry in fleet.instances:
-        if entry.model is None:
-            raise MetropolisError(
-                f"the instance {entry.name} does not say which model it hosts, which reuse needs; "
-                f"write NAME={entry.name}"
-            )
-        models.append(entry.model)
+    models = [entry.model or "" for entry in fleet.instances]
+    if "" in models and any(models):
+        name = fleet.instances[models.index("")].name
+        raise MetropolisError(
+            f"the instance {name} does not say which model it hosts, and others do; with --reuse "
+            f"write NAME={name}"
+        )
     return models

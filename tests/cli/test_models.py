@@ -136,7 +136,11 @@ def test_a_run_with_models_that_is_killed_goes_on(run: Command, tmp_path: Path) 
         ((*FLEET, "--model", "bas"), "no instance hosts the model 'bas' (did you mean 'base'?)"),
         ((*FLEET, "--model", "base", "--model", "talk=b"), "no instance hosts the model 'b'"),
         (("--instance", f"={P}"), "is not an instance: write PROFILE"),
-        (("--reuse", "prefix"), "the instance llama-3-8b/l4 does not say which model"),
+        (
+            ("--instance", f"base={P}", "--instance", P, "--reuse", "prefix"),
+            f"the instance {P} does not say which model it hosts, and others do",
+        ),
+        (("--reuse", "exact"), "name the base and its adapters"),
         ((*FLEET, "--model", "base", "--reuse", "prefx"), "did you mean 'prefix'?"),
         (("--reuse", "prefix", "--store", "embedded"), "--reuse is for simulated instances"),
         ((*FLEET, "--estimate"), "calls have no model"),
@@ -185,6 +189,20 @@ def test_a_run_with_reuse_tells_what_it_reused(run: Command) -> None:
     without = summary(run, "meadow.py", *FLEET, *models, "--reuse", "none", "--quiet")
     assert "--keep-text" in without["no_comparison"]
     assert without["history_sha256"] == live["history_sha256"]
+
+
+def test_instances_without_a_model_reuse_what_those_of_one_model_do(run: Command) -> None:
+    named = ("--instance", f"base={P}:2", "--model", "base")
+    makespans, reuses, rows = set(), [], []
+    for fleet in (named, ("--profile", P, "--instances", "2")):
+        live = summary(run, "meadow.py", *fleet, "--reuse", "prefix", "--keep-text", "--quiet")
+        replayed = run("replay", live["out"], *fleet[:4], "--reuse", "prefix", "--json").result
+        rows = [row for row in json.loads(replayed) if row["mode"] == "versioned"]
+        makespans |= {live["makespan_s"], rows[0]["makespan_sim_s"]}
+        reuses.append(live["reuse"])
+    assert len(makespans) == 1
+    assert reuses[0] == reuses[1]
+    assert reuses[0]["own_tokens"] > 0
 
 
 def test_the_share_of_reused_tokens_is_of_what_this_start_sent(run: Command) -> None:
@@ -240,7 +258,8 @@ def test_a_replay_with_a_plug_in_of_ones_own(run: Command) -> None:
             (*FLEET, "--model", "base", "--reuse", "prefix", "--modes", "critical_path"),
             "critical_path is a bound without reuse",
         ),
-        (("--reuse", "prefix"), "does not say which model it hosts"),
+        (("--instance", f"base={P}", "--instance", P, "--reuse", "prefix"), "and others do"),
+        (("--prefix-reuse",), "lists no shared prefixes"),
         ((*FLEET, "--model", "base", "--reuse", "droidspeak:plans=none"), "none: cannot be read"),
     ],
 )

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from metropolis.runtime.replays.modes import MODES
@@ -32,7 +33,10 @@ BOUNDS = ("--modes", "no_dependency,critical_path")
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
     path = tmp_path / "small.parquet"
-    write_trace(small_trace(5, agents=6, steps=12, edge=20, radius=2), path)
+    small = small_trace(5, agents=6, steps=12, edge=20, radius=2)
+    tokens = small.calls.prompt_tokens
+    prefixes = {"prefix_id": np.zeros(len(tokens), np.int64), "prefix_tokens": tokens // 2}
+    write_trace(replace(small, calls=replace(small.calls, **prefixes)), path)
     return str(path)
 
 
