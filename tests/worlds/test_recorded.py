@@ -21,9 +21,11 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.trace.schema import Trace
-from metropolis.worlds.recorded import author
+from metropolis.worlds.recorded import _marked, author
 from tests.runtime.test_live_is_replayed import Case
 from tests.small_traces import graph_trace, small_trace
+
+FLEET = SimulatedFleet.uniform("llama-3-8b/l4", 1)
 
 
 def run(path: Path, llm: Any = None, **options: Any) -> RunResult:
@@ -49,14 +51,13 @@ def test_a_run_takes_as_long_as_the_replay(
     trace = Case(seed, 4, 6, 6, 1, 0.0).run("lockstep").trace if is_live else town(seed)
     assert trace is not None
     write_trace(trace, path)
-    fleet = SimulatedFleet.uniform("llama-3-8b/l4", 1)
     for mode, options in {
         "lockstep": {"mode": "lockstep"},
         "versioned": {"mode": "out_of_order"},
         "conservative": {"mode": "out_of_order", "rule": "conservative"},
     }.items():
-        ran = run(path, VirtualInstances(Scripted(author), fleet), **options)
-        expected = replay(trace, mode, Setting.of(trace.meta, fleet))
+        ran = run(path, VirtualInstances(Scripted(author), FLEET), **options)
+        expected = replay(trace, mode, Setting.of(trace.meta, FLEET))
         assert ran.makespan_s == expected.makespan_sim_s
         assert ran.calls == len(trace.calls)
 
@@ -109,6 +110,46 @@ def test_prompts_share_the_recorded_prefixes(tmp_path: Path) -> None:
         length = min(len(words), len(longest.split()))
         assert words[:length] == longest.split()[:length]
     assert len({request.prompt for request in listening.requests}) == len(listening.requests)
+
+
+@pytest.mark.parametrize("mode", ["lockstep", "out_of_order"])
+def test_prompts_are_those_of_the_trace(mode: LiveMode, tmp_path: Path) -> None:
+    options = {"mode": mode, "keep_text": True}
+    town = make_scenario("smallville", agents=6)
+    client = Client(VirtualInstances(Scripted(town.author), FLEET))
+    live = Simulation(town.world, town.agents, client, out=tmp_path / "live", **options).run(60)
+    path = tmp_path / "live" / "trace.parquet"
+    scenario = make_scenario("recorded", options={"trace": f"{path}", "texts": True})
+    client = Client(VirtualInstances(Scripted(author), FLEET))
+    simulation = Simulation(scenario.world, scenario.agents, client, out=tmp_path / "b", **options)
+    assert simulation.run(scenario.steps).makespan_s == live.makespan_s
+    prompts = [read_trace(tmp_path / of / "trace.parquet").calls.prompt for of in ("live", "b")]
+    assert prompts[0] is not None
+    assert prompts[1] is not None
+    assert len(prompts[0]) > 100
+    assert sorted(one[:-4] for one in prompts[0]) == sorted(one[:-4] for one in prompts[1])
+
+
+@given(text=st.text(), seen=st.lists(st.text()))
+def test_a_mark_changes_no_count_of_tokens(text: str, seen: list[str]) -> None:
+    marked = _marked(text, seen)
+    assert approximate_tokens(marked) == approximate_tokens(text)
+    assert marked == _marked(text, seen)
+    assert seen or marked == text
+    kept = max(0, len(text.rstrip()) - 4)
+    assert marked[:kept] == text[:kept]
+
+
+def test_a_mark_tells_what_is_seen() -> None:
+    assert len({_marked("What now, Ada?\n", [who]) for who in ("a", "b", "c")}) == 3
+
+
+def test_texts_must_be_in_the_trace(tmp_path: Path) -> None:
+    write_trace(town(3), tmp_path / "day.parquet")
+    with pytest.raises(
+        MetropolisError, match=r"day.parquet: has no texts of prompts, which `metropolis run"
+    ):
+        make_scenario("recorded", options={"trace": f"{tmp_path}/day.parquet", "texts": True})
 
 
 def test_a_world_that_the_check_accepts(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """The agents of a trace, who move as recorded and send calls as long as the recorded ones.
 
-So a trace, of any origin, measures a real engine in every mode of a run. A prompt consists of words
-that most vocabularies have as one token; an answer goes on to its recorded length. The words depend
-on whom the agent sees, so a step that ran ahead on a wrong prediction sends other calls.
+So a trace, of any origin, measures a real engine in every mode of a run. A prompt is the recorded
+text, or consists of words that most vocabularies have as one token; an answer goes on to its
+recorded length. A prompt depends on whom the agent sees, so a step that ran ahead on a wrong
+prediction sends other calls.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from random import Random
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -35,9 +37,13 @@ WORDS = _TEXT.split()
 class Calls:
     """The calls of a trace, by agent-step. Copies of agents share it, since nothing changes it."""
 
-    def __init__(self, trace: Trace, *, is_chat: bool) -> None:
-        """`is_chat`: send chats, to which engines add the tokens of a template, not prompts."""
+    def __init__(self, trace: Trace, *, is_chat: bool, has_texts: bool) -> None:
+        """`is_chat`: send chats, to which engines add the tokens of a template, not prompts.
+
+        `has_texts`: the prompts are those of the trace, where it has them.
+        """
         self._calls, self._agents, self._is_chat = trace.calls, trace.agents, is_chat
+        self._texts = trace.calls.prompt if has_texts else None
         self._offsets = trace.call_offsets()
         self._joint = _joint(trace)
         """The agent-steps whose agents act together."""
@@ -60,16 +66,21 @@ class Calls:
     async def send(self, call: int, llm: Any, seen: Iterable[str] = ()) -> None:
         """Send a call as long as the recorded one."""
         calls = self._calls
-        tokens, shared = int(calls.prompt_tokens[call]), int(calls.prefix_tokens[call])
-        words = _words(f"prefix {calls.prefix_id[call]}", shared)
-        words += _words(f"call {call} {[*seen]}", tokens - shared)
         ask = llm.chat if self._is_chat else llm.complete
         await ask(
-            " ".join(words),
+            self._prompt(call, [*seen]),
             function=calls.functions[calls.function[call]],
             max_tokens=int(calls.output_tokens[call]),
             ignore_eos=True,
         )
+
+    def _prompt(self, call: int, seen: list[str]) -> str:
+        if self._texts is not None and (text := self._texts[call]) is not None:
+            return _marked(text, seen)
+        calls = self._calls
+        tokens, shared = int(calls.prompt_tokens[call]), int(calls.prefix_tokens[call])
+        words = _words(f"prefix {calls.prefix_id[call]}", shared)
+        return " ".join(words + _words(f"call {call} {seen}", tokens - shared))
 
     async def in_order(
         self, calls: Iterable[int], send: Callable[[int], Coroutine[Any, Any, None]]
@@ -175,6 +186,15 @@ def _words(key: str, count: int) -> list[str]:
     return Random(key).choices(WORDS, k=count)
 
 
+def _marked(text: str, seen: list[str]) -> str:
+    """`text` with other letters at its end, which depend on `seen`; as long as before in tokens."""
+    end = len(text.rstrip())
+    letters = Random(f"{seen}").choices(ascii_lowercase, k=4)
+    last = text[max(0, end - 4) : end] if seen else ""
+    marked = "".join(old if old.isspace() else new for old, new in zip(last, letters, strict=False))
+    return text[: end - len(last)] + marked + text[end:]
+
+
 def author(request: Any, random: Random) -> str:
     """Answers in place of a model: as many words as the answer has tokens."""
     return " ".join(random.choices(WORDS, k=request.max_tokens))
@@ -188,11 +208,13 @@ def make(
     first_hour: float | None = None,
     last_hour: float | None = None,
     chat: bool = False,
+    texts: bool = False,
 ) -> Scenario:
     """The first `agents` agents of the file `trace`, from `first_hour` to `last_hour` of its day.
 
-    With `chat` prompts are chats, for servers without the route of completions. Raises
-    MetropolisError if the trace cannot be read or lacks the hours or agents.
+    With `chat` prompts are chats, for servers without the route of completions; with `texts` they
+    are those of the trace. Raises MetropolisError if the trace cannot be read or lacks the hours,
+    agents or texts.
     """
     part = read_trace(trace)
     begin, end = part.hour_of_step(0), part.hour_of_step(part.steps)
@@ -203,7 +225,12 @@ def make(
     if agents is not None and agents > part.agents:
         raise MetropolisError(f"{trace}: has {part.agents} agents; --agents should be at most that")
     part = part.first_agents(part.agents if agents is None else agents)
-    calls = Calls(part, is_chat=chat)
+    if texts and not any(part.calls.prompt or ()):
+        raise MetropolisError(
+            f"{trace}: has no texts of prompts, which `metropolis run --keep-text` keeps; omit "
+            "texts=true"
+        )
+    calls = Calls(part, is_chat=chat, has_texts=texts)
     who = [Recorded(name, number, calls) for number, name in enumerate(part.meta.agents)]
     return Scenario(
         Recording(part, calls), who, author, steps=part.steps, functions=part.calls.functions
