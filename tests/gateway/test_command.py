@@ -140,6 +140,7 @@ def test_what_is_no_engine_is_told_of() -> None:
             _, errors = await process.communicate()
         other, malformed = sorted(errors.decode().splitlines()[:2])
         assert other.startswith(f"the engine at {url} answered the check with HTTP 404")
+        assert "its URL should be that of an OpenAI-compatible server; requests" in other
         assert other.endswith("requests are sent to it anyway")
         assert malformed.startswith(f"the engine at {url}/page gave a malformed answer")
         await runner.cleanup()

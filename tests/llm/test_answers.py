@@ -226,3 +226,5 @@ def test_every_retry_after_is_parsed_or_ignored(header: str | None, seconds: flo
 def test_a_servers_reason_is_one_printable_line() -> None:
     assert reason_in(b'{"error": {"message": "no\\u001b[2J\\nkey"}}') == "no?[2J key"
     assert reason_in(b"[" * 100_000) == "[" * 200
+    page = b"<!doctype html><head><Title>Not here &amp; not\nthere</Title></head><body>404</body>"
+    assert reason_in(page) == "Not here & not there"

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from html import unescape
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -57,6 +58,8 @@ NO_ROUTE = (404, 405)
 """The path that was requested explains these; the base of an address may be wrong."""
 SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 """A Retry-After in seconds."""
+TITLE = re.compile(r"<title>([^<]+)", re.IGNORECASE)
+"""The title of an HTML page, which web servers and proxies send as an error."""
 
 T = TypeVar("T")
 
@@ -266,6 +269,8 @@ def refusal(
     """The error for an HTTP status other than 200; `path` is what was requested."""
     route = f" for {path}" if status in NO_ROUTE else ""
     sentence = f"{called} answered {where} with HTTP {status}{route}: {reason}"
+    if route and path.endswith("/models"):
+        sentence += "; its URL should be that of an OpenAI-compatible server"
     if status == 429:
         return RateLimitedError(sentence, seconds_of(retry_after))
     if status >= 500 or status == 408:
@@ -303,6 +308,8 @@ def reason_in(content: bytes) -> str:
             body = body[name]
     if isinstance(body, str):
         text = body[:SHOWN_BYTES]
+    elif title := TITLE.search(text):
+        text = unescape(title[1])
     return printable(text, SHOWN_CHARACTERS) or "no reason given"
 
 
