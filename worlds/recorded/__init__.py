@@ -75,7 +75,7 @@ class Calls:
         )
 
     def _prompt(self, call: int, seen: list[str]) -> str:
-        if self._texts is not None and (text := self._texts[call]) is not None:
+        if self._texts is not None and (text := self._texts[call]):
             return _marked(text, seen)
         calls = self._calls
         tokens, shared = int(calls.prompt_tokens[call]), int(calls.prefix_tokens[call])
