@@ -32,8 +32,6 @@ LIVE_MODE: Literal["out_of_order"] = "out_of_order"
 MODE = OUT_OF_ORDER[LIVE_MODE]
 QUARTER = (12.0, 12.25)
 """The first quarter of the busy hour."""
-MODEL = "model"
-"""The model of the calls of live runs: instances that reuse prefixes host a named one."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +134,10 @@ class Bench:
         scenario = make_scenario(place.name.lower(), agents=place.agents, seed=self.seed)
         fleet, choice = self.fleet_of(place), None
         if self.prefix_reuse:
-            named_fleet = [replace(each, model=MODEL) for each in fleet.instances]
-            choice = CacheChoice(named(REUSES, "prefix")(), SimulatedFleet(tuple(named_fleet)))
+            choice = CacheChoice(named(REUSES, "prefix")(), fleet)
             fleet = choice.fleet
         backend = _TimedInstances(
-            Scripted(scenario.world.author, name=MODEL), fleet, policy, dispatcher, choice
+            Scripted(scenario.world.author), fleet, policy, dispatcher, choice
         )
         client = Client(backend, timeout_s=inf)
         simulation = Simulation(
