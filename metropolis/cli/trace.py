@@ -163,6 +163,8 @@ def _print_summary(summary: Summary) -> None:
             f" median {summary.calls_per_active_step_median:g},"
             f" most {summary.calls_per_active_step_max}",
         ),
+        ("prompts", f"{summary.texts} with text, {summary.prefixes} with a shared prefix"),
+        ("dependencies by value", "yes" if summary.has_values else "no"),
     ):
         facts.add_row(name, value)
     print_whole(facts, console)

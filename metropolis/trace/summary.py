@@ -61,6 +61,12 @@ class Summary:
     activities: int | None
     """Number of changes of what agents do; None: unknown."""
     conversations: int | None
+    texts: int
+    """Number of calls with the text of their prompt."""
+    prefixes: int
+    """Number of calls with a shared prefix."""
+    has_values: bool
+    """Whether it has dependencies by value."""
 
 
 def summarise(trace: Trace) -> Summary:
@@ -121,6 +127,9 @@ def summarise(trace: Trace) -> Summary:
         functions=tuple(functions),
         activities=None if trace.shown is None else activities(trace.shown),
         conversations=None if trace.shown is None else conversations(trace.shown),
+        texts=sum(text is not None for text in calls.prompt or ()),
+        prefixes=int(np.count_nonzero(calls.prefix_tokens)),
+        has_values=trace.dependencies is not None,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from metropolis.trace.parquet import read_trace, write_trace
@@ -69,6 +70,21 @@ def test_info_counts_walks(trace: Command, tmp_path: Path) -> None:
     assert told["stationary_share"] == pytest.approx(0.7)
     assert told["map"] == "plain"
     assert told["calls"] == sum(f["calls"] for f in told["functions"])
+
+
+def test_info_tells_what_prompts_have(trace: Command, tmp_path: Path) -> None:
+    whole = rich_trace(3, 2, 6, mapped=True)
+    calls = whole.calls
+    some = np.arange(len(calls)) % 3
+    texts = ["a text" if one else None for one in some.tolist()]
+    shared = np.where(some == 2, calls.prompt_tokens, 0).astype(np.int32)
+    calls = replace(calls, prompt=texts, prefix_tokens=shared)
+    write_trace(replace(whole, calls=calls, dependencies=None), tmp_path / "a.parquet")
+    told = json.loads(trace("info", tmp_path / "a.parquet", "--json").result)
+    counts = np.count_nonzero(some), np.count_nonzero(shared)
+    assert (told["texts"], told["prefixes"], told["has_values"]) == (*counts, False)
+    printed = trace("info", tmp_path / "a.parquet").result
+    assert f"{counts[0]} with text, {counts[1]} with a shared prefix" in printed
 
 
 def test_names_are_printed_as_they_are(trace: Command, tmp_path: Path) -> None:
