@@ -72,7 +72,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if "://" in link:
                 continue
@@ -82,16 +82,20 @@ def test_links_lead_somewhere() -> None:
             assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
 
 
+def sections(page: str) -> dict[str, str]:
+    """The sections of a page in docs, by slug; numbers have no commas."""
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", (ROOT / "docs" / page).read_text())
+    found = re.split(r"^##? ", text, flags=re.MULTILINE)[1:]
+    return {slug(of.split("\n")[0]): of for of in found}
+
+
 def test_results_at_a_glance_are_those_of_their_sections() -> None:
-    text = re.sub(r"(?<=\d),(?=\d{3})", "", (ROOT / "docs" / "results.md").read_text())
-    glance, *others = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
-    sections = {slug(of.split("\n")[0]): of for of in others}
-    rows = glance.split("\n|")[3:]
+    rows = sections("results.md")["at-a-glance"].split("\n|")[3:]
     assert len(rows) > 10
     for row in rows:
         question, answer, comparison, links, *_ = row.split("|")
-        named = re.findall(r"#([^)]+)\)", links)
-        section = "".join(sections[name] for name in named)
+        named = re.findall(r"\(([^)]+)#([^)]+)\)", links)
+        section = "".join(sections(page)[name] for page, name in named)
         known = set(re.findall(r"\d+(?:\.\d+)?", section))
         for number in re.findall(r"\d+(?:\.\d+)?", answer + comparison):
             assert number in known, f"{question.strip()} {number}"

@@ -29,7 +29,7 @@ def command(only: tuple[str, ...], quick: bool, seed: int, as_json: bool) -> Non
     """Compare plans for several models on 8 GPUs, as in SamuLLM's experiments (simulated).
 
     A plan is made for one draw of output lengths. Its runs have other draws and other speeds.
-    Search times are measured. What the paper leaves open is assumed (docs/results.md).
+    Search times are measured. What the paper leaves open is assumed (docs/results/samullm.md).
     """
     run_sections(seeded_runs(SECTIONS, quick, seed), only, quick, seed, as_json, _show_summary)
 

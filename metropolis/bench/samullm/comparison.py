@@ -2,8 +2,8 @@
 
 All is simulated. A run differs from the plan in two ways: its lengths are another draw, and the
 iterations of each model and tensor parallelism are slower or faster by a factor of the size of the
-profiles' own error against measurements (4.5 % on average, docs/results.md). Plans and runs draw
-from the same distributions, and loading takes as long as planned: the errors of estimates here
+profiles' own error against measurements (4.5 % on average, docs/results/samullm.md). Plans and runs
+draw from the same distributions, and loading takes as long as planned: the errors of estimates here
 leave out what the paper's contain of either.
 """
 

@@ -4,7 +4,7 @@ The paper shows lengths only in figures without numbers, so the medians below ar
 agree with its text: the router is terse, the math expert brief, the humanities expert long
 (§2.1.3), and the math expert takes up to 25.1 times as long as the router (§1). It does not say
 how long reports are: with short ones Kairos gains less over Ayo than in the paper, and theirs were
-chosen so that it does not (docs/results.md).
+chosen so that it does not (docs/results/kairos.md).
 """
 
 from __future__ import annotations
