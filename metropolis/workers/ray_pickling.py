@@ -9,6 +9,7 @@ import io
 import re
 import sys
 from importlib.util import find_spec
+from inspect import get_annotations
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -88,11 +89,20 @@ def unpickled_spec(pickled: bytes) -> Any:
 
 
 def _named_in_annotations(module: ModuleType) -> dict[str, Any]:
-    """What postponed annotations of the module's classes name.
+    """What annotations of the module's classes name.
 
-    They are evaluated in the module, which another process lacks.
+    Those that are texts are evaluated in the module, which another process lacks.
     """
     kinds = [value for value in vars(module).values() if isinstance(value, type)]
-    hints = [hint for kind in kinds for hint in vars(kind).get("__annotations__", {}).values()]
-    words = re.findall(r"\w+", " ".join(hint for hint in hints if isinstance(hint, str)))
+    hints = [str(hint) for kind in kinds for hint in _annotations(kind).values()]
+    words = re.findall(r"\w+", " ".join(hints))
     return {word: vars(module)[word] for word in words if word in vars(module)}
+
+
+def _annotations(kind: type) -> dict[str, Any]:
+    """Those of `kind` itself, also if they name what only type checkers import."""
+    if sys.version_info >= (3, 14):  # Python evaluates annotations when they are needed
+        from annotationlib import Format
+
+        return get_annotations(kind, format=Format.STRING)
+    return get_annotations(kind)

@@ -34,7 +34,7 @@ class Note:
 
 @dataclass
 class Moody(Walker):
-    notes: list[Note] = field(default_factory=list)
+    notes: {annotation} = field(default_factory=list)
 
     async def proceed(self, observation, llm):
         self.notes.append(Note(self.step, Mood.GOOD))
@@ -56,9 +56,17 @@ if __name__ == "__main__":
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
-def test_dataclasses_of_a_script(tmp_path: Path, future: str) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT.format(future=future))
+@pytest.mark.parametrize(
+    ("future", "annotation"),
+    [
+        ("", "list[Note]"),
+        ("", "'list[Note]'"),
+        ("", "list['Note']"),
+        ("from __future__ import annotations", "list[Note]"),
+    ],
+)
+def test_dataclasses_of_a_script(tmp_path: Path, future: str, annotation: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.format(future=future, annotation=annotation))
     address = ray.get_runtime_context().gcs_address
     printed = subprocess.run(
         [sys.executable, "script.py", address],
