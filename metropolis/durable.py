@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from errno import ELOOP, ENOENT, ENOTDIR
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -98,6 +99,21 @@ def open_regular(path: Path, mode: str) -> FileIO:
         if mode != "r":
             raise UnwritableError(f"{path}: cannot be written: {error.strerror}") from error
         raise DamagedError(f"{path}: cannot be opened: {error.strerror}", RESTORE, path) from error
+
+
+def reachable(path: Path) -> Path:
+    """Return `path`. Raises OSError if what is there cannot be known, for lack of permission say.
+
+    There `Path.exists`, `is_file` and `is_dir` return False as of Python 3.14.
+    """
+    try:
+        path.stat()
+    except ValueError:  # a zero byte
+        pass
+    except OSError as error:
+        if error.errno not in (ENOENT, ENOTDIR, ELOOP):
+            raise
+    return path
 
 
 def checked(text: bytes, begins: bytes, checksum: int) -> bytes | str:

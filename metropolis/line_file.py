@@ -31,6 +31,7 @@ from metropolis.durable import (
     DamagedError,
     checked,
     open_regular,
+    reachable,
     reported,
     write_all,
     write_atomically,
@@ -235,7 +236,7 @@ def read_lines(
     Raises DamagedError at the first damaged line, RewoundError if the line at `after` is no longer
     there, MetropolisError when the file is of another run or format.
     """
-    if path.exists():
+    if reachable(path).exists():
         lines = _lines(path, kind, run, after)
         yield from islice(lines, 1 if after is None else 0, None)
 

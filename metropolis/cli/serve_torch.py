@@ -12,6 +12,7 @@ import click
 from metropolis.cli.ctrl_c import signalled
 from metropolis.cli.gateway_front import Size
 from metropolis.cli.host import host_option
+from metropolis.durable import reachable
 from metropolis.policy.named import REUSES, named, names_of
 from metropolis.types import MetropolisError
 
@@ -28,7 +29,7 @@ class NamedModel(click.ParamType[tuple[str, Path]]):
         name, equals, folder = str(value).partition("=")
         path = Path(folder if equals else name)
         name = name if equals else path.resolve().name
-        if not name or not path.is_dir():
+        if not name or not reachable(path).is_dir():
             self.fail(f"{value!r} is not a folder; write NAME=FOLDER or FOLDER", param, ctx)
         return name, path
 

@@ -13,6 +13,7 @@ from metropolis.cli.host import host_option
 from metropolis.cli.run_folders import run_folder
 from metropolis.cli.run_view import check_viewer
 from metropolis.command_options import on_command_line
+from metropolis.durable import reachable
 from metropolis.names import check_name
 from metropolis.runtime.replays.modes import OUT_OF_ORDER
 from metropolis.runtime.replays.recorded_replay import INDEX
@@ -61,7 +62,7 @@ def command(
     folder = run_folder(run)
     if beside is not None and beside not in RACED and not (folder / INDEX).exists():
         other = run_folder(beside)
-        if not other.exists():
+        if not reachable(other).exists():
             check_name("run or mode", beside, [*RACED, *OUT_OF_ORDER])
         beside = str(other)
     sides = open_sides(folder, beside)

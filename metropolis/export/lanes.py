@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from metropolis.durable import reachable
 from metropolis.export.perfetto import Lane
 from metropolis.runtime.folder.view_file import read_view
 from metropolis.runtime.replays.recorded_replay import INDEX, read_recorded_replay
@@ -14,7 +15,7 @@ from metropolis.types import MetropolisError
 
 def lanes_of(folder: Path) -> list[Lane]:
     """The timelines in `folder`. Raises MetropolisError if it has none."""
-    if not folder.is_dir():
+    if not reachable(folder).is_dir():
         raise MetropolisError(
             f"{folder}: is not a folder; it should be the folder of a run, or one that "
             "`metropolis replay --record` wrote"

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from metropolis.durable import reachable
 from metropolis.names import cut, did_you_mean
 from metropolis.notebook.card import card, listed
 from metropolis.types import MetropolisError
@@ -161,7 +162,7 @@ def _maker(name: str) -> Callable[..., Any]:
         return load_function(name, _DOES, default="make")
     for point in entry_points(group=GROUP, name=name):
         return load_installed(point, _DOES)
-    if Path(name).is_dir():
+    if reachable(Path(name)).is_dir():
         return _folder_maker(Path(name))
     if Path(name).name != name:
         raise MetropolisError(
@@ -176,7 +177,7 @@ def _maker(name: str) -> Callable[..., Any]:
 
 def _folder_maker(folder: Path) -> Callable[..., Any]:
     for point in entry_points(group=FOLDERS):
-        if (folder / f"{point.name}.json").is_file():
+        if reachable(folder / f"{point.name}.json").is_file():
             return partial(load_installed(point, _DOES), folder)
     known = " or ".join(sorted(f"{point.name}.json" for point in entry_points(group=FOLDERS)))
     raise MetropolisError(f"{folder} holds no world; it should contain {known}")

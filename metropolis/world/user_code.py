@@ -15,6 +15,7 @@ from sysconfig import get_path
 from traceback import extract_tb
 from typing import Any
 
+from metropolis.durable import reachable
 from metropolis.types import MetropolisError
 from metropolis.world.saving import resolve_types
 from metropolis.world.user_errors import describe_error
@@ -52,7 +53,7 @@ def load_function(
     path, name = file_of(reference), reference.partition(".py:")[2] or default
     if not name:
         raise MetropolisError(f"{reference} names no {kind}; write {path}:{kind.upper()}")
-    if not path.is_file():
+    if not reachable(path).is_file():
         raise MetropolisError(f"there is no file {path}; name one with a {kind} {name}")
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -264,20 +264,26 @@ def test_errors_in_a_file_of_ones_own_are_told_with_the_line(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "line",
     [
-        ("replay",),
-        ("resume",),
-        ("run", "minimal", "--steps", "2", "--out"),
-        ("trace", "generate", "--agents", "2", "--hours", "1-2", "--out"),
-        ("plan", "show"),
-        ("export", "perfetto"),
+        "replay PATH",
+        "resume PATH",
+        "view PATH",
+        "view PATH --beside PATH",
+        "run minimal --steps 2 --out PATH",
+        "run minimal --steps 2 --llm replay:PATH",
+        "run PATH.py",
+        "run PATH",
+        "trace generate --agents 2 --hours 1-2 --out PATH",
+        "world import-genagent PATH --out town",
+        "plan show PATH",
+        "export perfetto PATH",
+        "serve torch --model PATH",
     ],
-    ids=" ".join,
 )
 def test_a_path_that_is_too_long_is_bad_input(
-    metropolis: Command, tmp_path: Path, words: tuple[str, ...]
+    metropolis: Command, tmp_path: Path, line: str
 ) -> None:
     path = tmp_path / ("x" * 300)
-    refusal = metropolis(*words, path).refusal
-    assert re.fullmatch(rf"metropolis: {path}\S*: cannot be .*File name too long.*\n", refusal)
+    refusal = metropolis(*line.replace("PATH", str(path)).split()).refusal
+    assert re.fullmatch(rf"metropolis: {path}\S*:? cannot be .*File name too long.*\n", refusal)

@@ -228,6 +228,11 @@ def test_initial_memories_in_another_encoding_are_refused(tmp_path: Path) -> Non
 def test_a_bad_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MetropolisError, match=r"town\.json"):
         make_scenario(str(tmp_path))
+    whole, rest = divmod(4090 - len(f"{tmp_path}"), 101)  # of the 4,095 bytes that a path may have
+    deep = tmp_path.joinpath(*["x" * 100] * whole, "x" * (rest - 1))
+    deep.mkdir(parents=True)
+    with pytest.raises(OSError, match=r"File name too long: .*/town\.json"):
+        make_scenario(str(deep))
     out = tmp_path / "town"
     run_import(checkout(tmp_path / "source"), out)
     assert isinstance(run_import(tmp_path / "source", out).exception, MetropolisError), "exists"

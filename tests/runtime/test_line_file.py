@@ -231,3 +231,9 @@ def test_a_locked_file_stays_locked_when_it_is_sealed(tmp_path: Path) -> None:
     assert len(segments(path)) > 2
     file.close()
     LineFile(path, KIND, "run", exclusive=True).close()
+
+
+def test_a_file_that_cannot_be_reached_is_not_missing(tmp_path: Path) -> None:
+    assert not [*read_lines(tmp_path / "missing", KIND, None)]
+    with pytest.raises(OSError, match="File name too long"):
+        next(read_lines(tmp_path / ("x" * 300), KIND, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+from metropolis.durable import reachable
 from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.journal import key_of, read_journal
 from metropolis.types import MetropolisError
@@ -17,7 +18,7 @@ class Replay:
 
     def __init__(self, path: str | Path, *, name: str = REPLAY) -> None:
         self.path, self.name = Path(path), name
-        if not self.path.is_file():
+        if not reachable(self.path).is_file():
             flaw = "is not a file" if self.path.exists() else "does not exist"
             raise MetropolisError(f"{self.path} {flaw}; name the journal of an earlier run")
         self._answers = dict(read_journal(self.path))

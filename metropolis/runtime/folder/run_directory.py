@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from metropolis.durable import DamagedError, check_format, read_object, write_object
+from metropolis.durable import DamagedError, check_format, reachable, read_object, write_object
 from metropolis.llm.journal import Journal
 from metropolis.names import cut
 from metropolis.runtime.folder.calls_file import CallsFile, calls_by_step, read_calls
@@ -297,7 +297,7 @@ class RunDirectory:
 
         Damage is detected before `distrust` is set: trust cannot help there.
         """
-        if not self._run.exists():
+        if not reachable(self._run).exists():
             if self.history.exists() or self.journal.exists():
                 raise MetropolisError(
                     f"{self._run}: does not exist; restore the file, or remove the "

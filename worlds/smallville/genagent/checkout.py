@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from metropolis.durable import reachable
 from metropolis.names import is_folder_name
 from metropolis.types import MetropolisError
 from metropolis.worlds.smallville.genagent.files import Fields, read_object
@@ -24,7 +25,7 @@ def find_simulation(checkout: Path, simulation: str) -> Path:
     """The folder of a simulation, which has a folder `personas`, by its name or path."""
     for folder in (*STORAGES, Path()):
         path = checkout / folder / simulation
-        if (path / "personas").is_dir():
+        if reachable(path / "personas").is_dir():
             return path
     stored = [*_folders_with(checkout, "personas")]
     named = [path for path in stored if path.name == simulation]
