@@ -45,11 +45,11 @@ def test_errors_of_an_installed_world_are_sentences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "isle.py"
-    file.write_text("def make(*, agents, seed): return 1 // seed\n\n\ndef bare(): pass\n")
+    file.write_text("def make(*, agents, seed): return [][seed]\n\n\ndef bare(): pass\n")
     points = "isle = isle:make\nbare = isle:bare\nsunk = isle.sunk:make\n"
     install(tmp_path, "isle", points, monkeypatch)
     for name, sentence in (
-        ("isle", f"{file}:1: ZeroDivisionError: integer division or modulo by zero; fix it there"),
+        ("isle", f"{file}:1: IndexError: list index out of range; fix it there"),
         ("bare", "the entry point bare = 'isle:bare': got an unexpected keyword argument 'agents'"),
         ("sunk", "the entry point sunk = 'isle.sunk:make': ModuleNotFoundError: No module named"),
     ):
