@@ -253,6 +253,7 @@ class ClientConnection(web.RequestHandler):
         if isinstance(resp, web.Response):
             resp.body = None  # aiohttp keeps the answer until the next one
         self._connections.mark_waiting(self)
+        await asyncio.sleep(0)  # as of Python 3.12 aiohttp would answer all that was read at once
         return finished
 
     def handle_error(
