@@ -83,9 +83,9 @@ def test_links_lead_somewhere() -> None:
 
 
 def sections(page: str) -> dict[str, str]:
-    """The sections of a page in docs, by slug; numbers have no commas."""
+    """The page in docs and its sections, by slug; numbers have no commas."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", (ROOT / "docs" / page).read_text())
-    found = re.split(r"^##? ", text, flags=re.MULTILINE)[1:]
+    found = [text.removeprefix("# "), *re.split(r"^## ", text, flags=re.MULTILINE)[1:]]
     return {slug(of.split("\n")[0]): of for of in found}
 
 
