@@ -193,12 +193,12 @@ def test_a_run_with_reuse_tells_what_it_reused(run: Command) -> None:
 
 def test_instances_without_a_model_reuse_what_those_of_one_model_do(run: Command) -> None:
     named = ("--instance", f"base={P}:2", "--model", "base")
-    makespans, reuses, rows = set(), [], []
+    makespans, reuses = set(), []
     for fleet in (named, ("--profile", P, "--instances", "2")):
         live = summary(run, "meadow.py", *fleet, "--reuse", "prefix", "--keep-text", "--quiet")
-        replayed = run("replay", live["out"], *fleet[:4], "--reuse", "prefix", "--json").result
-        rows = [row for row in json.loads(replayed) if row["mode"] == "versioned"]
-        makespans |= {live["makespan_s"], rows[0]["makespan_sim_s"]}
+        replayed = run("replay", live["out"], *fleet, "--reuse", "prefix", "--json").result
+        row = next(row for row in json.loads(replayed) if row["mode"] == "versioned")
+        makespans |= {live["makespan_s"], row["makespan_sim_s"]}
         reuses.append(live["reuse"])
     assert len(makespans) == 1
     assert reuses[0] == reuses[1]

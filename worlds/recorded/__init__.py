@@ -188,10 +188,12 @@ def _words(key: str, count: int) -> list[str]:
 
 def _marked(text: str, seen: list[str]) -> str:
     """`text` with other letters at its end, which depend on `seen`; as long as before in tokens."""
+    if not seen:
+        return text
     end = len(text.rstrip())
-    letters = Random(f"{seen}").choices(ascii_lowercase, k=4)
-    last = text[max(0, end - 4) : end] if seen else ""
-    marked = "".join(old if old.isspace() else new for old, new in zip(last, letters, strict=False))
+    last = text[max(0, end - 4) : end]
+    letters = Random(f"{seen}").choices(ascii_lowercase, k=len(last))
+    marked = "".join(old if old.isspace() else new for old, new in zip(last, letters, strict=True))
     return text[: end - len(last)] + marked + text[end:]
 
 
