@@ -128,12 +128,13 @@ void Replay::run_until(std::int64_t pause_at) {
     completions_.clear();
     instances_.advance(next_sim_s, completions_);
     for (const Completion& completion : completions_) {
-      const auto call = static_cast<std::size_t>(completion.id);
-      if (call >= timeline_.sent_sim_s.size() || !(timeline_.sent_sim_s[call] <= next_sim_s) ||
-          timeline_.completed_sim_s[call] <= next_sim_s) {
+      const auto request = static_cast<std::size_t>(completion.id);
+      if (request >= call_of_.size() ||
+          timeline_.completed_sim_s[call_of_[request]] <= next_sim_s) {
         throw std::invalid_argument("replay: request " + std::to_string(completion.id) +
                                     " was not submitted by this replay");
       }
+      const std::size_t call = call_of_[request];
       now_sim_s_ = completion.last_token_sim_s;
       timeline_.first_token_sim_s[call] = completion.first_token_sim_s;
       timeline_.preempted_sim_s[call] = completion.preempted_sim_s;
@@ -202,9 +203,8 @@ void Replay::enqueue_if_ready(std::size_t call) {
 
 void Replay::submit(std::size_t call) {
   timeline_.sent_sim_s[call] = now_sim_s_;
-  instances_.submit(static_cast<RequestId>(call), trace_.request(call, options_.step_priority),
-                    now_sim_s_);
-  ++sent_;
+  call_of_.push_back(call);
+  instances_.submit(sent_++, trace_.request(call, options_.step_priority), now_sim_s_);
 }
 
 void Replay::submit_ready() {

@@ -148,7 +148,7 @@ def _complete(
     if not scenario.functions:  # else they were checked at the start
         _print_unused_functions(options.models, result)
     reused = backend.reused if isinstance(backend, VirtualInstances) else None
-    summary = summary_of(result, scenario, steps, options, folder, verified, reused)
+    summary = summary_of(result, scenario, steps, options, folder, verified, reused, quiet=quiet)
     if as_json:
         write_json(summary)
     else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metropolis.cli.run_options import RunOptions
+from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, speedup
 from metropolis.trace.parquet import read_trace
@@ -28,7 +29,7 @@ class Compared:
 
 
 def compared(
-    trace: Trace, is_whole: bool, world: World, options: RunOptions, folder: Path
+    trace: Trace, is_whole: bool, world: World, options: RunOptions, folder: Path, *, quiet: bool
 ) -> tuple[Sequence[Compared], str | None]:
     """Replay the run in `folder` in every mode; `is_whole`: `trace` has all of its steps.
 
@@ -40,7 +41,7 @@ def compared(
     try:
         if is_whole and trace.dependencies is None and written.exists():
             trace = read_trace(written)  # the trace of a finished run has dependencies
-        return _compare(trace, world, options), None
+        return _compare(trace, world, options, quiet=quiet), None
     except MetropolisError as error:
         return [], (
             f"There is no comparison of the modes: {error}. `metropolis replay {written} --profile "
@@ -48,7 +49,7 @@ def compared(
         )
 
 
-def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compared]:
+def _compare(trace: Trace, world: World, options: RunOptions, *, quiet: bool) -> Sequence[Compared]:
     setting = Setting(
         world.metric,
         world.perception_radius,
@@ -65,7 +66,12 @@ def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compar
     modes = ["sequential", "lockstep", options.rule, "oracle"]
     if trace.dependencies is not None:
         modes.append("oracle_values")
-    replayed = [replay(trace, mode, setting, graph) for mode in modes]
+    replayed = []
+    total = trace.steps * trace.agents * len(modes)
+    with progress_bar(total, "agent-steps", quiet=quiet) as (advance, describe):
+        for mode in modes:
+            describe(f"comparing the modes: {mode}")
+            replayed.append(replay(trace, mode, setting, graph, advance))
     return [
         Compared(
             "out_of_order" if row.rule else row.mode,

@@ -31,8 +31,8 @@ from metropolis.world.scenario import Scenario
 
 COMPARED_ROWS = 250_000
 """Maximum agent-steps to compare: a day of 25 agents in steps of 10 s."""
-COMPARED_CALLS = 20_000
-"""Maximum calls to compare."""
+COMPARED_CALLS = 60_000
+"""Maximum calls to compare: as many make 25 agents in a day (AI Metropolis §4.1: 56.7k)."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,14 @@ def summary_of(
     folder: Path,
     verified: Verified | None,
     reused: ReuseCounts | None,
+    *,
+    quiet: bool,
 ) -> Summary:
     """Summarise `result`, whose files are in `folder`; `reused` are the caches of this start."""
     first, trace = result.recorded.last(COMPARED_ROWS, COMPARED_CALLS)
-    comparison, no_comparison = compared(trace, not first, scenario.world, options, folder)
+    comparison, no_comparison = compared(
+        trace, not first, scenario.world, options, folder, quiet=quiet
+    )
     usage = _usage(result, options)
     return Summary(
         world=scenario.world.name,

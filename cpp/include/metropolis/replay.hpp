@@ -201,6 +201,9 @@ class Replay final : public TraceReplay {
   std::vector<Step> step_of_;               // the current step of each agent
   std::vector<std::int64_t> open_calls_;    // by agent: uncompleted calls of its current step
   std::vector<std::int32_t> open_parents_;  // by call: its uncompleted parents
+  // Requests are numbered in the order of sending, as in a live run: it decides between
+  // simultaneous ones.
+  std::vector<std::size_t> call_of_;  // by request
   // Calls that can be sent, by index, which is the order of (step, agent, number).
   std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready_;
 

@@ -102,6 +102,9 @@ class PolicyReplay:
         self._outstanding, self._outstanding_max = 0, outstanding_max
         self._ready: list[int] = []
         """A heap of calls to send; simultaneous ones are ordered by step, agent and number."""
+        self._call_of: list[int] = []
+        """Request -> call. Requests are numbered in the order of sending, as in a live run: it
+        decides between simultaneous ones."""
         self._calls = calls = trace.calls
         self._offsets = trace.call_offsets().tolist()
         parents, bounds = calls.parents.tolist(), calls.parent_offsets.tolist()
@@ -209,11 +212,13 @@ class PolicyReplay:
 
     def _submit(self, call: int) -> None:
         calls, parents = self._trace.calls, self._parents[call]
+        number = len(self._call_of)
+        self._call_of.append(call)
         agent, step = int(calls.agent[call]), int(calls.step[call])
         last = max(parents, key=lambda parent: (self.completed_sim_s[parent], parent), default=None)
-        program = self._programs.sent(call, agent, step, self.now_sim_s)
+        program = self._programs.sent(number, agent, step, self.now_sim_s)
         request = QueuedRequest(
-            call,
+            number,
             program.name,
             self._function(call),
             int(calls.prompt_tokens[call]),
@@ -239,9 +244,9 @@ class PolicyReplay:
         return self._trace.calls.functions[int(self._trace.calls.function[call])]
 
     def _complete(self, served: ServedRequest) -> None:
-        call = served.request.id
+        call = self._call_of[served.request.id]
         self._outstanding -= 1
-        self._programs.left(call)
+        self._programs.left(served.request.id)
         self.started_sim_s[call] = served.started_s
         self.completed_sim_s[call] = served.completed_s
         self.instance[call] = served.instance
