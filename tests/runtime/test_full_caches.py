@@ -14,7 +14,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.runtime.live.configuration import LiveMode
 from metropolis.runtime.live.simulation import Simulation
-from metropolis.runtime.replays.replay import Setting, cache_choice, replay
+from metropolis.runtime.replays.replay import Setting, cache_choice, plug_ins, replay
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.profiles import load_entry
 from metropolis.sim.virtual import VirtualInstances
@@ -49,18 +49,30 @@ def fleet_with(kv_tokens: int, instances: int) -> SimulatedFleet:
     st.sampled_from([480, 800, 1600]),
     st.integers(1, 2),
     st.sampled_from(MODES),
+    st.sampled_from(("step", "plas", "kairos")),
+    st.sampled_from((None, "agentix", "kairos")),
 )
 @settings(max_examples=40, deadline=None)
 def test_a_run_takes_as_long_as_its_replay(
-    seed: int, agents: int, kv_tokens: int, instances: int, mode: tuple[LiveMode, str]
+    seed: int,
+    agents: int,
+    kv_tokens: int,
+    instances: int,
+    mode: tuple[LiveMode, str],
+    policy: str,
+    dispatcher: str | None,
 ) -> None:
     fleet = fleet_with(kv_tokens, instances)
     world = Square(agents, 5, seed)
-    setting = Setting(world.metric, 2, 1, fleet, reuse="prefix")
-    choice = cache_choice(setting)
+    choice = cache_choice(Setting(world.metric, 2, 1, fleet, reuse="prefix"))
     assert choice is not None
-    client = Client(VirtualInstances(Scripted(author), choice.fleet, choice=choice))
+    order, placement = plug_ins(policy, dispatcher, fleet.dispatcher_view())
+    virtual = VirtualInstances(
+        Scripted(author), choice.fleet, policy=order, dispatcher=placement, choice=choice
+    )
     readers = [Reader(name, seed) for name in world.names]
-    ran = Simulation(world, readers, client, mode=mode[0], keep_text=True).run(6)
-    of_trace = replace(Setting.of(ran.trace.meta, fleet), reuse="prefix")
-    assert replay(ran.trace, mode[1], of_trace).makespan_sim_s == ran.makespan_s
+    ran = Simulation(world, readers, Client(virtual), mode=mode[0], keep_text=True).run(6)
+    setting = replace(
+        Setting.of(ran.trace.meta, fleet), policy=policy, dispatcher=dispatcher, reuse="prefix"
+    )
+    assert replay(ran.trace, mode[1], setting).makespan_sim_s == ran.makespan_s
