@@ -491,6 +491,7 @@ class Speculation:
 # --- text (cpp/bindings/bind_text.cpp)
 
 def approximate_tokens(text: str) -> int: ...
+def piece_hashes(text: str, piece_tokens: int, pieces_max: int) -> list[int]: ...
 
 # --- places that entities have left (cpp/bindings/bind_left_places.cpp)
 

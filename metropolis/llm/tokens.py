@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from itertools import islice
 
@@ -15,7 +14,7 @@ PIECE_TOKENS = 16
 TEMPLATE_TOKENS_PER_MESSAGE = 16
 """Upper bound: the chat templates of Llama 3, Qwen and Mistral add 4 to 8 to a message."""
 
-_PIECE = re.compile(rf"\s*\S{{1,{CHARACTERS_PER_TOKEN}}}|\s+")
+_TOKEN = re.compile(rf"\s*\S{{1,{CHARACTERS_PER_TOKEN}}}|\s+")
 
 
 def approximate_tokens(text: str) -> int:
@@ -28,20 +27,18 @@ def truncated(text: str, tokens_max: int) -> tuple[str, int]:
     tokens = approximate_tokens(text)
     if tokens <= tokens_max:
         return text, tokens
-    first_beyond = next(islice(_PIECE.finditer(text), tokens_max, None))
+    first_beyond = next(islice(_TOKEN.finditer(text), tokens_max, None))
     return text[: first_beyond.start()], tokens_max
 
 
 def prefix_pieces(text: str, tokens_max: int) -> tuple[tuple[int, int], ...]:
-    """The beginning of a prompt as pieces (digest, tokens), of which equal prompts share the first.
+    """The beginning of a prompt as pieces (hash, tokens), of which equal prompts share the first.
 
-    Pieces have PIECE_TOKENS approximate tokens, all together at most `tokens_max`.
+    Pieces have PIECE_TOKENS approximate tokens, all together at most `tokens_max`. Hashes are those
+    of this process.
     """
-    tokens = _PIECE.findall(text)
-    ends = range(PIECE_TOKENS, min(len(tokens), tokens_max) + 1, PIECE_TOKENS)
-    pieces = ("".join(tokens[end - PIECE_TOKENS : end]).encode() for end in ends)
-    digests = (hashlib.blake2b(piece, digest_size=7).digest() for piece in pieces)
-    return tuple((int.from_bytes(digest, "big"), PIECE_TOKENS) for digest in digests)
+    hashes = _core.piece_hashes(text, PIECE_TOKENS, tokens_max // PIECE_TOKENS)
+    return tuple((hash, PIECE_TOKENS) for hash in hashes)
 
 
 def expected_tokens(request: Request) -> int:

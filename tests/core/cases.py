@@ -277,7 +277,9 @@ def use_replay(draw: Draw) -> None:
 
 
 def use_text(draw: Draw) -> None:
-    draw.do("approximate_tokens", draw.one_of("", "two words ", "\u00e9\u2003\ud800", "x" * 99))
+    text = draw.one_of("", "two words ", "\u00e9\u2003\ud800", "x" * 99)
+    draw.do("approximate_tokens", text)
+    draw.do("piece_hashes", text, draw.whole(1, 20), draw.whole(0, 9))
 
 
 def use_snapshot(draw: Draw) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -143,6 +144,25 @@ def test_a_server_must_have_all_models() -> None:
     assert wire.choose_model("it", "base", ["base", "chat"], ["chat"]) == "base"
     with pytest.raises(RefusedError, match="it has no model 'cat'; it serves base, chat"):
         wire.choose_model("it", "base", ["base", "chat"], ["cat"])
+
+
+TOKEN = re.compile(r"\s*\S{1,4}|\s+")
+LETTERS = "ab \n\u00e9\u2003\U0001f600\x1f"
+
+
+@given(st.lists(st.text(LETTERS, max_size=200), min_size=2, max_size=4), st.integers(0, 40))
+def test_pieces_are_equal_if_their_texts_are(texts: list[str], tokens_max: int) -> None:
+    hash_of: dict[str, int] = {}
+    for text in texts:
+        tokens = TOKEN.findall(text)
+        assert approximate_tokens(text) == len(tokens)
+        ends = range(PIECE_TOKENS, min(len(tokens), tokens_max) + 1, PIECE_TOKENS)
+        pieces = ["".join(tokens[end - PIECE_TOKENS : end]) for end in ends]
+        found = prefix_pieces(text, tokens_max)
+        assert [size for _, size in found] == [PIECE_TOKENS] * len(pieces)
+        for piece, (hashed, _) in zip(pieces, found, strict=True):
+            assert hash_of.setdefault(piece, hashed) == hashed >= 0
+    assert len({*hash_of.values()}) == len(hash_of)
 
 
 @given(st.text("ab \n", max_size=200), st.text("ab \n", max_size=60), st.text("ab \n", max_size=60))

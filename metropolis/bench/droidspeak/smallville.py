@@ -159,7 +159,7 @@ def _beginnings(trace: Trace) -> list[dict[str, Any]]:
     for index, text in enumerate(calls.prompt):
         model, prompt_tokens = calls.models[calls.model[index]], int(calls.prompt_tokens[index])
         pieces = prefix_pieces(text or "", prompt_tokens)
-        beginnings = list(accumulate((digest for digest, _ in pieces), lambda *two: hash(two)))
+        beginnings = list(accumulate((hashed for hashed, _ in pieces), lambda *two: hash(two)))
         if model in tokens:
             base, own = (
                 PIECE_TOKENS * sum(1 for _ in takewhile(seen[of].__contains__, beginnings))
