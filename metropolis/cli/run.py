@@ -107,12 +107,12 @@ _POSITIVE = Number(min=0, min_open=True, max=1e9)
 @click.option(
     "--policy",
     help="The policy that orders the calls: a name, or FILE.py:CLASS. [default: step on simulated "
-    "instances, kairos before engines]",
+    "instances, kairos with --engine]",
 )  # fmt: skip
 @click.option(
     "--dispatcher",
     help="The dispatcher that chooses the instance of a call: a name, or FILE.py:CLASS. [default: "
-    "least_used on simulated instances, prefix before engines]",
+    "least_used on simulated instances, prefix with --engine]",
 )  # fmt: skip
 @click.option(
     "--reuse",

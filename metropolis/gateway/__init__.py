@@ -1,1 +1,1 @@
-"""An OpenAI-compatible HTTP server before engines: policies order, dispatchers place."""
+"""An OpenAI-compatible HTTP server in front of engines: policies order, dispatchers place."""
