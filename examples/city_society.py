@@ -31,15 +31,15 @@ railway, perceives, radius = world.railway, world.metric.perceives, world.percep
 at = {profile.name: profile.at for profile in profiles}
 home = {name: x // town_map().width for name, (x, _) in at.items()}
 health, component = Health(world, profiles), {name: name for name in at}
-calls, letters = 0, 0
+calls, characters = 0, 0
 away, passengers, strangers = set(), set(), set()
 talks, of_two_towns, aboard_talks, together, outside = 0, 0, 0, 0, 0
 
 
 def answer(request, random):
     """The author's answer, counted."""
-    global calls, letters
-    calls, letters = calls + 1, letters + len(request.text)
+    global calls, characters
+    calls, characters = calls + 1, characters + len(request.text)
     return scenario.author(request, random)
 
 
@@ -83,7 +83,7 @@ day = report["days"][0]
 for label, value in {
     "CPU per agent-step, microseconds": f"{cpu_s / agents / steps * 1e6:.0f}",
     "calls per agent": f"{calls / agents:.1f}",
-    "letters per prompt": f"{letters / max(1, calls):.0f}",
+    "characters per prompt": f"{characters / max(1, calls):.0f}",
     "rooms known per agent": f"{known / agents:.1f}",
     "commuters": commuters,
     "were in another town": len(away),
