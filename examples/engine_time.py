@@ -1,4 +1,4 @@
-"""SmallVille in real time with a real engine, with any large model, in three modes.
+"""SmallVille in real time on a real engine, with any large model, in three modes.
 
 Run it from anywhere: python examples/engine_time.py [vllm|sglang URL [STEPS]]. For each call the
 engine gets as many random tokens as the prompt has and makes as many as the answer of the world's
