@@ -25,6 +25,7 @@ PARTS = (
     "tables",
     "process_group",
     "daemon_threads",
+    "listening",
     "open_files",
     "_core",
     "notebook",

@@ -39,10 +39,11 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """Read a CSV file, plain or gzipped, with the columns COLUMNS (times in s, one clock).
+    """Read a CSV file, plain or gzipped, with the columns COLUMNS.
 
-    Requests with 0 output tokens were never served and are omitted. Raises MetropolisError that
-    names file, row and field of an invalid value.
+    Times are in seconds since the first request was queued. Requests with 0 output tokens were
+    never served and are omitted. Raises MetropolisError that names file, row and field of an
+    invalid value.
     """
     try:
         lines = list(csv.reader(io.StringIO(read_text(path), newline="")))
@@ -110,7 +111,7 @@ def _parse_row(path: Path, number: int, cells: dict[str, str]) -> tuple[float, .
             raise fail(field, f"a whole number of tokens, at least {least}")
         return int(value)
 
-    queued_s = seconds("queued_s", -float("inf"), "")
+    queued_s = seconds("queued_s", 0, "the time of the first request")
     output_tokens = tokens("output_tokens", 0)
     input_tokens = tokens("input_tokens", 1)
     if output_tokens == 0:

@@ -25,10 +25,12 @@ from metropolis.bench import METROPOLIS, server
 from metropolis.bench._scripted_answers import ScriptedAnswers
 from metropolis.command_options import Number
 from metropolis.durable import reported
+from metropolis.listening import cannot_listen, url_at
 from metropolis.llm.placement import GATEWAY
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import make_scenario
 
+HOST = "127.0.0.1"
 MODEL = "stub"
 SIGMA = 0.8
 """Sigma of the lognormal latencies."""
@@ -98,13 +100,10 @@ def command(
 
 async def _serve(port: int, connection: Callable[[], _Connection]) -> None:
     try:
-        listening = socket.create_server(("127.0.0.1", port), backlog=4096)
+        listening = socket.create_server((HOST, port), backlog=4096)
     except OSError as error:
-        reason = f"{error.strerror}".partition(" (")[0]  # Python appends the address
-        raise MetropolisError(
-            f"cannot listen on port {port} of 127.0.0.1 ({reason}); choose another --port"
-        ) from error
-    click.echo(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        raise cannot_listen(HOST, port, error, "--port") from None
+    click.echo(url_at("http", listening.getsockname()))
     loop = asyncio.get_running_loop()
     server = await loop.create_server(connection, sock=listening, backlog=4096)
     await server.serve_forever()

@@ -196,11 +196,11 @@ class RunOptions:
             sends_seed=self.llm_seed,
         )
 
-    def backend(self, scenario: Scenario, log: Callable[[str], None] = lambda _: None) -> Backend:
+    def backend(self, scenario: Scenario, log: Callable[[str], None] | None = None) -> Backend:
         """Make the backend; offline ones get the latency of simulated instances.
 
         Runs in a store have no virtual time, which is local to a process. `log` receives news of
-        engines.
+        engines; None: the backend will only be checked.
         """
         if self.engine:
             # Imported here: its metrics take 40 ms to import, and few runs have a gateway.
@@ -218,7 +218,8 @@ class RunOptions:
                 self.models.default,
                 named=self.models.named,
                 sends_seed=self.llm_seed,
-                log=log,
+                log=log or (lambda _: None),
+                detects_traits=log is not None,
             )
         backend = self.connected(scenario)
         if self.store != MEMORY or not isinstance(backend, Scripted | Replay):

@@ -22,6 +22,7 @@ from rich.console import Console
 from metropolis.cli.host import host_option
 from metropolis.cli.serve_torch import command as serve_torch
 from metropolis.command_options import Number
+from metropolis.listening import cannot_listen
 from metropolis.process_group import ProcessGroup
 from metropolis.types import MetropolisError
 
@@ -120,10 +121,7 @@ def _require_free(host: str, port: int) -> None:
     try:
         socket.create_server((host, port)).close()
     except OSError as error:
-        raise MetropolisError(
-            f"cannot listen at {host}:{port}: {str(error.strerror).partition(' (')[0]}; "
-            "choose another --port"
-        ) from None
+        raise cannot_listen(host, port, error) from None
 
 
 def _log_at(path: Path | None) -> IO[bytes]:

@@ -27,7 +27,10 @@ class Controller(Protocol):
     """
 
     def start(self) -> list[Dispatch]:
-        """Return the clusters that can run initially. Called once."""
+        """Return the clusters that can run initially.
+
+        Called once: the second call raises MetropolisError.
+        """
 
     def handle(self, commits: Sequence[Commit]) -> list[Dispatch]:
         """Apply finished clusters and return the clusters that can run because of them.

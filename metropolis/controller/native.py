@@ -102,7 +102,8 @@ class NativeController:
 
     def start(self) -> list[Dispatch]:
         """See `Controller.start`."""
-        return [Dispatch(*cluster) for cluster in self._core.start()]
+        with input_checked():
+            return [Dispatch(*cluster) for cluster in self._core.start()]
 
     def handle(self, commits: Sequence[Commit]) -> list[Dispatch]:
         """See `Controller.handle`."""

@@ -52,9 +52,13 @@ class ReferenceController:
         self._at = list(positions)
         self._step: list[Step] = list(steps) or [0] * len(positions)
         self._running: dict[AgentId, tuple[AgentId, ...]] = {}
+        self._has_started = False
 
     def start(self) -> list[Dispatch]:
         """See `Controller.start`."""
+        if self._has_started:
+            raise MetropolisError("the controller has been started before")
+        self._has_started = True
         return self._dispatch_ready()
 
     def handle(self, commits: Sequence[Commit]) -> list[Dispatch]:

@@ -60,7 +60,8 @@ class LocalGateway:
     else that of OPENAI_API_KEY. Requests carry their program, function and step. `log` receives
     the result of each engine's first probe, and a message when one is lost or returns; while none
     answers, requests raise UnreachableError. `sends_seed` False omits sampling seeds; `model` and
-    `named` are as for Compatible.
+    `named` are as for Compatible. `detects_traits` False suffices for `check`: the engines are only
+    asked for their models.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class LocalGateway:
         log: Callable[[str], None] = lambda _: None,
         *,
         sends_seed: bool = True,
+        detects_traits: bool = True,
     ) -> None:
         self._compatible = Compatible(
             "http://gateway", model, is_before_engines=True, sends_seed=sends_seed
@@ -82,6 +84,8 @@ class LocalGateway:
         self._engines = [
             _EngineClient(spec, engine_key(n)) for n, spec in enumerate(specs, start=1)
         ]
+        for engine in self._engines:
+            engine.detects_traits = detects_traits
         self._called = f"the gateway before {', '.join(engine.name for engine in self._engines)}"
         scheduling = _SchedulerDriver(policy, dispatcher, at_once, self._unreachable)
         self.gateway = Gateway(self._engines, scheduling, IDLE_S, log)

@@ -150,6 +150,8 @@ class EngineClient:
         self._named = kind if kind in KINDS else None
         self.traits = named(self._named)
         """The traits found by the last probe that was answered."""
+        self.detects_traits = True
+        """Whether probes set `traits`; if not, they only list its models."""
         self._is_probed = False
         """Whether `traits` were probed since the engine was last lost."""
         url = parse_url(rest if self._named else spec)
@@ -242,7 +244,7 @@ class EngineClient:
             return Probe(False, str(error))
         except LLMError as error:  # it requires a key or lacks the page, but it answers
             return Probe(True, f"{error}; requests are sent to it anyway")
-        if models and not self._is_probed:
+        if models and self.detects_traits and not self._is_probed:
             kind, is_named = self._named or kind_of(models), self._named is not None
             self._is_probed = True
             self.traits = await traits_of(self._checks, kind, models, is_named=is_named)

@@ -19,7 +19,6 @@ from metropolis.gateway.connections import (
     error_response,
 )
 from metropolis.gateway.limits import Limits
-from metropolis.gateway.listening import cannot_listen, url_at
 from metropolis.gateway.models import UnknownModelError, model_in
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.refusals import Refusals
@@ -29,6 +28,7 @@ from metropolis.gateway.scheduler_driver import QueueFullError
 from metropolis.gateway.statuses import CLIENT_CLOSED, status_of
 from metropolis.gateway.streaming import stream
 from metropolis.gateway.unordered_request import redacted
+from metropolis.listening import cannot_listen, url_at
 from metropolis.llm.placement import GATEWAY
 from metropolis.types import MetropolisError
 

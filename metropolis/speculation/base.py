@@ -192,7 +192,10 @@ class Speculation(Protocol):
     """
 
     def start(self) -> list[Command]:
-        """Return the sure executions that can run initially. Called once."""
+        """Return the sure executions that can run initially.
+
+        Called once: the second call raises MetropolisError.
+        """
 
     def handle(self, events: Sequence[Event]) -> list[Command]:
         """Apply `events`; those of aborted executions are ignored.

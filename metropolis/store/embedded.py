@@ -31,7 +31,7 @@ from metropolis.durable import write_atomically
 from metropolis.store import seals
 from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.connect import EMBEDDED_SUFFIX
-from metropolis.store.files import check_files, open_private, read_private
+from metropolis.store.files import check_files, read_private
 from metropolis.store.redis import RedisStore
 from metropolis.store.server import RedisServer
 
@@ -256,7 +256,7 @@ def is_served(folder: Path) -> bool:
     """Whether a server holds the folder's lock. Raises StoreError if its files lead elsewhere."""
     check_files(folder)
     try:
-        with FileIO(folder / "lock", opener=open_private) as file:
+        with FileIO(folder / "lock", opener=seals.open_private) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -292,7 +292,7 @@ def _lock(folder: Path) -> FileIO:
     """Acquire the folder's lock; a server killed with its owner holds it a moment longer."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_files(folder)
-    file = FileIO(folder / "lock", "a", opener=open_private)
+    file = FileIO(folder / "lock", "a", opener=seals.open_private)
     deadline_s = time.monotonic() + STOP_S
     while True:
         try:

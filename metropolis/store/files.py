@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from metropolis.store.base import StoreError
+from metropolis.store.seals import open_private
 
 _FILES = ("lock", "address*", "server.log", "appendonly*", "appendonlydir/*", "temp*", "seal*")
 """Files that this process or the server may open."""
@@ -30,12 +31,6 @@ def check_files(folder: Path) -> None:
         if about.st_uid != os.geteuid() or about.st_nlink > 1:
             whose = "is another user's" if about.st_nlink == 1 else "is a file elsewhere, too"
             raise StoreError(f"{path}: {whose}; copy the folder, and use the copy")
-
-
-def open_private(path: str, flags: int) -> int:
-    """Open a file that only this user can read; `flags` say whether to create it."""
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return os.open(path, flags, 0o600)
 
 
 def read_private(path: Path, bytes_max: int) -> bytes:

@@ -144,15 +144,17 @@ def _write(folder: Path, closed: bool, files: object) -> None:
     content = json.dumps({"closed": closed, "files": files}).encode()
     path, partial = folder / SEAL, folder / f"{SEAL}.partial"
     partial.unlink(missing_ok=True)
-    with open(partial, "xb", opener=_private) as file:
+    with open(partial, "xb", opener=open_private) as file:
         file.write(b'{"crc32":%d,"is":%b}\n' % (crc32(content), content))
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+def open_private(path: str, flags: int) -> int:
+    """Open a file that only this user can read; `flags` say whether to create it."""
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(path, flags, 0o600)
 
 
 def _watch(sockets: Path, folder: Path | None, command: list[str]) -> None:

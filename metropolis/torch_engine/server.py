@@ -13,10 +13,10 @@ import msgspec
 from aiohttp import web
 
 from metropolis.gateway.json_shape import check_shape
-from metropolis.gateway.listening import cannot_listen, url_at
 from metropolis.gateway.probing import METROPOLIS
 from metropolis.gateway.response_builder import error_body
 from metropolis.gateway.routes import CHATS, COMPLETIONS
+from metropolis.listening import cannot_listen, url_at
 from metropolis.torch_engine.answers import DONE, AnswerFormat, cache_headers
 from metropolis.torch_engine.engine import Engine
 from metropolis.torch_engine.engine_thread import EngineThread

@@ -16,8 +16,8 @@ from aiohttp import web
 
 from metropolis.gateway.connections import ClientConnection, Connections
 from metropolis.gateway.limits import Limits
-from metropolis.gateway.listening import cannot_listen, url_at
 from metropolis.gateway.refusals import Refusals
+from metropolis.listening import cannot_listen, url_at
 from metropolis.types import MetropolisError
 from metropolis.viewer.access import HEADERS, Access
 from metropolis.viewer.data.chunks import NoChunkError, json_bytes

@@ -68,9 +68,12 @@ def check_actions(step: Step, actions: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value that msgspec does not support to a supported one; for its `enc_hook`."""
+    """Like `plain_array`, and convert mappings."""
+    return dict(value) if isinstance(value, Mapping) else plain_array(value)
+
+
+def plain_array(value: Any) -> Any:
+    """Convert an array or a number of NumPy; for msgspec's `enc_hook`."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
     raise TypeError(f"{type(value).__name__} is not plain data")

@@ -17,7 +17,7 @@ import numpy as np
 from metropolis.names import cut, shortened
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
-from metropolis.world.encoding import UNENCODABLE, first_unencodable
+from metropolis.world.encoding import UNENCODABLE, first_unencodable, plain_array
 from metropolis.world.parts import Parts, PartsCache, from_parts, to_json, to_parts
 from metropolis.world.user_errors import describe_error
 
@@ -28,7 +28,7 @@ def save(agent: Agent) -> Any:
         if hasattr(agent, "save"):
             saved = agent.save()
         else:
-            saved = msgspec.to_builtins(_state(agent), str_keys=True, enc_hook=_encode)
+            saved = msgspec.to_builtins(_state(agent), str_keys=True, enc_hook=plain_array)
         json.dumps(saved, allow_nan=False, ensure_ascii=False).encode()  # raises on invalid values
         return saved
 
@@ -41,7 +41,7 @@ def save_json(agent: Agent) -> msgspec.Raw:
     if hasattr(agent, "save"):
         return msgspec.Raw(msgspec.json.encode(save(agent)))
     with _saving(agent):
-        return to_json(_state(agent), _encode)
+        return to_json(_state(agent), plain_array)
 
 
 def copies_of(agents: Iterable[Agent]) -> list[Agent]:
@@ -76,7 +76,7 @@ def save_parts(agent: Agent, cache: PartsCache) -> dict[str, bytes]:
     if hasattr(agent, "save"):
         return to_parts(save(agent), None, cache)
     with _saving(agent):
-        return to_parts(_state(agent), _encode, cache)
+        return to_parts(_state(agent), plain_array, cache)
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def _unsaved(agent: Agent) -> str:
     """The beginning of an error: the field of `agent` that cannot be saved, if one is known."""
     if hasattr(agent, "save"):
         return ""
-    found = first_unencodable(_state(agent), lambda value: to_json({"": value}, _encode))
+    found = first_unencodable(_state(agent), lambda value: to_json({"": value}, plain_array))
     return "" if found is None else f"the field {found[0]!r} of "
 
 
@@ -208,12 +208,6 @@ def _has_tuple_keys(kind: Any) -> bool:
 def _is_tuple(kind: Any) -> bool:
     of = get_origin(kind) or kind
     return (isinstance(of, type) and issubclass(of, tuple)) or any(map(_is_tuple, get_args(kind)))
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not plain data")
 
 
 def _decode(kind: Any, value: Any) -> Any:

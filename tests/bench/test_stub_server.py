@@ -159,7 +159,7 @@ def test_a_scripted_author_answers_as_in_a_run_without_a_server() -> None:
         (["--mean-ms", "inf"], "inf is not in the range"),
         (
             ["--port", "TAKEN"],
-            r"127.0.0.1 \(Address already in use\); choose another --port",
+            r"cannot listen at 127.0.0.1:\d+: Address already in use; choose another --port",
         ),
     ],
 )

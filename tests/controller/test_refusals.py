@@ -94,6 +94,18 @@ def test_a_second_commit_of_the_same_step(make) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("rule", [conservative(4, 1), lockstep()])
+def test_a_second_start(make, rule: Rule) -> None:
+    controller = make(rule, CHEBYSHEV, 1, STARTS, 2)
+    running = controller.start()
+    with pytest.raises(MetropolisError, match="the controller has been started before"):
+        controller.start()
+    controller.validate()
+    stay = [Commit(one.agents, tuple(STARTS[agent] for agent in one.agents)) for one in running]
+    assert controller.handle(stay) == [Dispatch(1, one.agents) for one in running]
+
+
+@BOTH
 def test_commands_of_commits_before_a_refused_one_come_later(make) -> None:
     controller = make(conservative(4, 1), CHEBYSHEV, 1, STARTS, 2)
     controller.start()

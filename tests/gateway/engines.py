@@ -81,6 +81,8 @@ class StubEngine:
         self.model_fields: dict[str, dict[str, Any]] = {}
         """Further fields of models in their list."""
         self.takes_priorities = True
+        self.tested = 0
+        """Number of the gateway's tests of priorities, which are not recorded otherwise."""
         self.cache_info = ""
         """A line of vLLM's metrics."""
         self.server_info: dict[str, Any] | None = None
@@ -186,7 +188,8 @@ class StubEngine:
         )
 
     def _tested(self) -> web.Response:
-        """Answer the gateway's test of priorities, which is not recorded."""
+        """Answer the gateway's test of priorities."""
+        self.tested += 1
         self.raw.pop()
         self.headers.pop()
         refusal = {"error": {"message": "Priority scheduling is not enabled."}}

@@ -190,6 +190,24 @@ def test_a_world_runs_before_two_engines(tmp_path: Path) -> None:
     assert (calls.started_s < calls.completed_s).all()
 
 
+def test_a_run_tests_an_engine_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = StubEngine("vllm")
+        options = ["minimal", "--steps", "2", "--quiet", "--engine", await engine.start()]
+        process = await asyncio.create_subprocess_exec(
+            *METROPOLIS, "run", *options, "--out", str(tmp_path / "run"),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, news = await process.communicate()
+        await engine.kill()
+        assert process.returncode == 0, news.decode()
+        assert "answers: vLLM, gets priorities" in news.decode()
+        assert engine.tested == 1
+        assert engine.counted == 1
+
+    asyncio.run(run())
+
+
 def test_engines_that_die_are_told_and_all_of_them_are_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

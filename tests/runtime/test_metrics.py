@@ -128,7 +128,7 @@ def test_pages_of_other_names_read_nothing(port: int) -> None:
 
 
 def test_a_used_port_is_refused_before_anything_starts(port: int, tmp_path: Path) -> None:
-    sentence = f"metrics cannot be served at port {port}: Address already in use; choose another"
+    sentence = f"127.0.0.1:{port}: Address already in use; choose another port for metrics"
     with socket.socket() as used:
         used.bind(("127.0.0.1", port))
         used.listen()

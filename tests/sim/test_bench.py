@@ -110,6 +110,11 @@ GOOD = "0.5,100,10,0.9,1.5"
         (f"{HEADER}\n{GOOD}\n0.5,100,10,0.9", "row 2 has 4 fields, the header has 5"),
         (f"{HEADER}\nsoon,100,10,0.9,1.5", "row 1, field 'queued_s' is 'soon'"),
         (f"{HEADER}\nnan,100,10,0.9,1.5", "row 1, field 'queued_s' is 'nan'"),
+        (
+            f"{HEADER}\n-0.5,100,10,0.9,1.5",
+            "row 1, field 'queued_s' is '-0.5', but must be at least the time of the "
+            "first request, which is 0",
+        ),
         (f"{HEADER}\n{GOOD}\n0.5,0,10,0.9,1.5", "row 2, field 'input_tokens' is '0'"),
         (f"{HEADER}\n0.5,100,-1,0.9,1.5", "row 1, field 'output_tokens' is '-1'"),
         (f"{HEADER}\n0.5,100,1.5,0.9,1.5", "row 1, field 'output_tokens' is '1.5'"),

@@ -293,10 +293,14 @@ def test_agents_that_do_not_begin_at_step_0(
         make(steps).start()
 
 
-def test_nothing_before_the_start_and_no_second_start() -> None:
-    speculation = native()
+def test_nothing_before_the_start() -> None:
     with pytest.raises(MetropolisError, match="the speculation has not started"):
-        speculation.handle([])
+        native().handle([])
+
+
+@BOTH
+def test_a_second_start(make: Callable[[], Speculation]) -> None:
+    speculation = make()
     speculation.start()
-    with pytest.raises(MetropolisError, match="the speculation has been started before"):
+    with pytest.raises(MetropolisError, match="has been started before"):
         speculation.start()

@@ -8,7 +8,7 @@ from gymnasium.spaces import Dict, Discrete, Sequence
 
 from metropolis import Agent, Choice, Entity, FreeText, Scenario, Transaction, View, World
 
-SIDE = 16
+EDGE = 16  # the largest x and y of a tile; the smallest is 0
 WALKS = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
 
 
@@ -26,7 +26,7 @@ class Green(World):
 
     def reset(self, *, seed: int, options: Any) -> list[Entity]:
         draw = Random(seed).randrange
-        return [Entity(name, (draw(SIDE), draw(SIDE)), "agent") for name in self.names]
+        return [Entity(name, (draw(EDGE), draw(EDGE)), "agent") for name in self.names]
 
     def observe(self, view: View) -> Any:
         return {"near": len(view.agents()), "heard": tuple(e["words"] for e in view.events())}
@@ -37,7 +37,7 @@ class Green(World):
                 villager.emit("says", words=villager.action["say"])
             x, y = villager.position
             dx, dy = villager.action["walk"]
-            villager.move((min(max(x + dx, 0), SIDE), min(max(y + dy, 0), SIDE)))
+            villager.move((min(max(x + dx, 0), EDGE), min(max(y + dy, 0), EDGE)))
 
 
 @dataclass

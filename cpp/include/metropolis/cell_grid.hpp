@@ -17,16 +17,15 @@
 #include <span>
 #include <vector>
 
+#include "metropolis/cell_lists.hpp"
 #include "metropolis/types.hpp"
 
 namespace metropolis {
 
-// Agent has `step` and `next`; the grid owns `next`, the next agent in the same cell.
+// Agent is as for CellLists.
 template <class Agent>
-class CellGrid {
+class CellGrid : public CellLists<Agent> {
  public:
-  static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max();
-
   // Cells for agents that begin at `positions`; the sides of a cell are at least `side_min`.
   CellGrid(std::span<const Position> positions, double side_min) {
     Position low{}, high{};
@@ -46,7 +45,7 @@ class CellGrid {
       divide(width, height, side_min, positions.size());
     }
     const std::size_t cells = this->cells();
-    heads_.assign(cells, NONE);
+    this->heads_.assign(cells, this->NONE);
     level_begin_.reserve(levels_);
     std::size_t nodes = 0;
     for (std::uint32_t level = 0; level < levels_; ++level) {
@@ -62,24 +61,13 @@ class CellGrid {
   }
 
   void insert(std::vector<Agent>& agents, std::uint32_t id, std::uint32_t cell) {
-    agents[id].next = heads_[cell];
-    heads_[cell] = id;
+    CellLists<Agent>::insert(agents, id, cell);
     std::size_t node = cell;
     for (std::uint32_t level = 0; level < levels_; ++level, node >>= 2) {
       Step& minimum = minima_[level_begin_[level] + node];
       if (minimum <= agents[id].step) break;
       minimum = agents[id].step;
     }
-  }
-
-  void remove(std::vector<Agent>& agents, std::uint32_t id, std::uint32_t cell) {
-    if (heads_[cell] == id) {
-      heads_[cell] = agents[id].next;
-      return;
-    }
-    std::uint32_t before = heads_[cell];
-    while (agents[before].next != id) before = agents[before].next;
-    agents[before].next = agents[id].next;
   }
 
   // Visits every agent in the nodes for which `matters(minimum step, distance)` holds, where
@@ -100,14 +88,6 @@ class CellGrid {
       for (std::uint32_t i = 0; i < columns.count; ++i) {
         descend(search, level, (columns.first + i) & columns.mask, row);
       }
-    }
-  }
-
-  // Calls visit(id, cell) for every agent; for tests.
-  template <class Visit>
-  void for_each(const std::vector<Agent>& agents, const Visit& visit) const {
-    for (std::uint32_t cell = 0; cell < heads_.size(); ++cell) {
-      for (std::uint32_t id = heads_[cell]; id != NONE; id = agents[id].next) visit(id, cell);
     }
   }
 
@@ -215,7 +195,7 @@ class CellGrid {
     if (!search.matters(minimum, distance)) return minimum;
     Step updated = std::numeric_limits<Step>::max();
     if (level == 0) {
-      for (std::uint32_t id = heads_[node]; id != NONE; id = search.agents[id].next) {
+      for (std::uint32_t id = this->heads_[node]; id != this->NONE; id = search.agents[id].next) {
         updated = std::min(updated, search.agents[id].step);
         search.visit(id);
       }
@@ -232,7 +212,6 @@ class CellGrid {
   Position low_;
   double side_x_ = 0, side_y_ = 0;
   std::uint32_t x_bits_ = 0, y_bits_ = 0, levels_ = 0;
-  std::vector<std::uint32_t> heads_;      // the first agent of each cell
   std::vector<Step> minima_;              // of all nodes, level by level
   std::vector<std::size_t> level_begin_;  // the first node of each level in minima_
 };

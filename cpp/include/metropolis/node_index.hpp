@@ -10,36 +10,20 @@
 #include <utility>
 #include <vector>
 
+#include "metropolis/cell_lists.hpp"
 #include "metropolis/metric.hpp"
 #include "metropolis/types.hpp"
 
 namespace metropolis {
 
-// Agent has `step` and `next`; the index owns `next`, the next agent at the same node.
+// Agent is as for CellLists; the cells are the nodes.
 template <class Agent>
-class NodeIndex {
+class NodeIndex : public CellLists<Agent> {
  public:
-  static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max();
-
   explicit NodeIndex(std::shared_ptr<const Hops::Graph> graph)
-      : graph_(std::move(graph)), heads_(graph_->nodes(), NONE), reached_(graph_->nodes(), 0) {}
+      : CellLists<Agent>(graph->nodes()), graph_(std::move(graph)), reached_(graph_->nodes(), 0) {}
 
   std::uint32_t cell(Position p) const { return static_cast<std::uint32_t>(p.x); }
-
-  void insert(std::vector<Agent>& agents, std::uint32_t id, std::uint32_t cell) {
-    agents[id].next = heads_[cell];
-    heads_[cell] = id;
-  }
-
-  void remove(std::vector<Agent>& agents, std::uint32_t id, std::uint32_t cell) {
-    if (heads_[cell] == id) {
-      heads_[cell] = agents[id].next;
-      return;
-    }
-    std::uint32_t before = heads_[cell];
-    while (agents[before].next != id) before = agents[before].next;
-    agents[before].next = agents[id].next;
-  }
 
   // Visits every agent within `radius` hops of p for which `matters(step, hops)` holds.
   template <class Matters, class Visit>
@@ -56,7 +40,7 @@ class NodeIndex {
         ++hops;
       }
       const std::uint32_t node = queue_[i];
-      for (std::uint32_t id = heads_[node]; id != NONE; id = agents[id].next) {
+      for (std::uint32_t id = this->heads_[node]; id != this->NONE; id = agents[id].next) {
         if (matters(agents[id].step, hops)) visit(id);
       }
       if (hops + 1 > radius) continue;
@@ -69,20 +53,11 @@ class NodeIndex {
     }
   }
 
-  // Calls visit(id, cell) for every agent; for tests.
-  template <class Visit>
-  void for_each(const std::vector<Agent>& agents, const Visit& visit) const {
-    for (std::uint32_t cell = 0; cell < heads_.size(); ++cell) {
-      for (std::uint32_t id = heads_[cell]; id != NONE; id = agents[id].next) visit(id, cell);
-    }
-  }
-
   // As CellGrid::step_bound; trivial, because no minimum steps are kept.
   Step step_bound(std::uint32_t) const { return std::numeric_limits<Step>::min(); }
 
  private:
   std::shared_ptr<const Hops::Graph> graph_;
-  std::vector<std::uint32_t> heads_;    // the first agent at each node
   std::vector<std::uint64_t> reached_;  // number of the last search that reached each node
   std::uint64_t search_ = 0;            // number of the latest search
   std::vector<std::uint32_t> queue_;

@@ -16,12 +16,13 @@ from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, ma
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from metropolis.listening import cannot_listen
 from metropolis.llm.client import Client
 from metropolis.llm.usage import Usage, total
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.optimistic import OptimisticWorkerPool
 from metropolis.store.execution import Execution
-from metropolis.types import MetropolisError, Step
+from metropolis.types import Step
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -145,10 +146,7 @@ class MetricsServer:
                 HOST, port, _local(make_wsgi_app(self._metrics.registry)), _Server, _SilentHandler
             )
         except OSError as error:
-            raise MetropolisError(
-                f"metrics cannot be served at port {port}: {error.strerror or error}; "
-                "choose another port"
-            ) from None
+            raise cannot_listen(HOST, port, error, "port for metrics") from None
         self._thread = Thread(
             target=self._server.serve_forever, args=(CLOSING_S,), name="metrics", daemon=True
         )

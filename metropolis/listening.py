@@ -14,8 +14,10 @@ def url_at(scheme: str, address: tuple[Any, ...]) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def cannot_listen(host: str, port: int, error: OSError) -> MetropolisError:
-    """The error of a server that cannot listen there.
+def cannot_listen(
+    host: str, port: int, error: OSError, other: str = "--host or --port"
+) -> MetropolisError:
+    """The error of a server that cannot listen there; `other` is what its user may change.
 
     asyncio replaces the system's messages by its own. Numbers of errors of name resolution are
     negative, and an error for several addresses has neither number nor message.
@@ -24,6 +26,4 @@ def cannot_listen(host: str, port: int, error: OSError) -> MetropolisError:
     reason = os.strerror(number) if number > 0 else error.strerror or error
     if host.startswith("["):
         reason = "an IPv6 address has no brackets here"
-    return MetropolisError(
-        f"cannot listen at {host}:{port}: {reason}; choose another --host or --port"
-    )
+    return MetropolisError(f"cannot listen at {host}:{port}: {reason}; choose another {other}")

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from metropolis.gateway.listening import cannot_listen, url_at
+from metropolis.listening import cannot_listen, url_at
 
 
 @pytest.mark.parametrize(
