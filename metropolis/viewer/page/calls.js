@@ -234,7 +234,7 @@ export class Calls {
     const row = stage.scale[1];
     const height = Math.max(1, row * 0.72);
     const drawn = new Int32Array(Math.max(1, Math.ceil(this.bottom - TOP)) + 2);
-    const colours = side.meta.functions.map((_, index) => this.page.functionColour(side, index));
+    const colours = side.meta.functions.map((_, index) => theme[this.page.functionCategory(side, index)]);
     const bars = colours.map(() => []);
     const queues = [];
     const marked = [];

@@ -223,8 +223,8 @@ class Page {
     return order;
   }
 
-  // The colour of the calls of a function, by its index on a side.
-  functionColour(side, index) {
+  // The category of a function, by its index on a side.
+  functionCategory(side, index) {
     const place = this.functionsByUse().indexOf(side.meta.functions[index]);
     return category(place < 0 ? CATEGORIES_TOLD_APART : place);
   }

@@ -162,7 +162,7 @@ export class Panel {
       element(
         "button",
         { class: "row", onclick: () => this.page.openCall(side.index, calls, row) },
-        swatch(this.page.functionColour(side, calls.function[row])),
+        swatch(this.page.functionCategory(side, calls.function[row])),
         element("span", { class: "grow" }, name),
         element("span", { class: "quiet" }, seconds(calls.completed[row] - calls.sent[row])),
       ),
@@ -374,8 +374,8 @@ function scrollToPresent(list) {
   else list.scrollTop = later.offsetTop - list.clientHeight + Math.min(60, later.offsetHeight);
 }
 
-function swatch(colour) {
+function swatch(name) {
   const made = element("span", { class: "swatch" });
-  made.style.background = colour; // allowed by the policy: it is set by script, and not by markup
+  made.style.background = `var(--${name})`; // allowed by the policy: it is set by script, and not by markup
   return made;
 }
