@@ -313,6 +313,7 @@ class Page {
       other.stage.offset = [...view.stage.offset];
       other.stage.scale = [...view.stage.scale];
       other.stage.isDirty = true;
+      other.isFitted = view.isFitted;
     }
   }
 
