@@ -307,7 +307,7 @@ class Page {
     this.search.clear();
   }
 
-  // Maps of two sides show the same place, and their calls the same time.
+  // Maps of two sides show the same place, their calls the same time, and their steps the same leads.
   linkViews(view) {
     for (const other of this.views[this.state.view] ?? []) {
       if (other === view || !other.stage.width) continue;

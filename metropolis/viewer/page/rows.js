@@ -13,7 +13,7 @@ export class Rows {
     this.stage = new Stage(canvas, {
       ...reactions,
       draw: (context) => {
-        if (this.isFitted && this.fittedEnd !== this.end) this.fitAxis(); // the run goes on
+        if (this.isFitted && this.fittedEnd !== this.end) this.fitAxis(); // the axis has grown
         this.draw(context);
       },
       onView: (isFirst, change) => {
