@@ -88,7 +88,7 @@ def test_a_name_links_to_the_agent_at_this_moment(
 ) -> None:
     page = show(serve(smallville))
     page.evaluate("metropolis.moveTo('step', 40)")
-    page.evaluate("metropolis.panel.search('a')")
+    page.evaluate("metropolis.search.find('a')")
     link = page.locator("#panel a >> nth=1")
     other = show(page.evaluate("link => link.href", link.element_handle()))
     assert shown(other) == ["town", "step", 40, 0, link.inner_text()]

@@ -48,8 +48,8 @@ def look_everywhere(page: Any) -> None:
     page.wait_for_timeout(200)
     page.keyboard.press("Escape")
     for text in hostile.TEXTS:
-        page.evaluate("text => metropolis.panel.search(text)", text[:40])
-        until(page, "!metropolis.panel.isSearching")
+        page.evaluate("text => metropolis.search.find(text)", text[:40])
+        until(page, "!metropolis.search.isRunning")
 
 
 def test_texts_are_never_executed(attack: Path, serve: Serve, show: Show) -> None:
@@ -62,8 +62,8 @@ def test_texts_are_never_executed(attack: Path, serve: Serve, show: Show) -> Non
         page.evaluate("document.querySelectorAll('#panel img, #panel script, #panel svg').length")
         == 0
     )
-    page.evaluate("text => metropolis.panel.search(text)", "onerror")
-    until(page, "!metropolis.panel.isSearching")
+    page.evaluate("text => metropolis.search.find(text)", "onerror")
+    until(page, "!metropolis.search.isRunning")
     assert hostile.TEXTS[1] in page.inner_text("#panel")
 
 

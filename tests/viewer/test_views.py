@@ -309,7 +309,7 @@ def test_rows_of_all_agents_fit_into_a_low_window(page: Any) -> None:
     view(page, "steps")
     last = page.evaluate(
         """() => { const steps = metropolis.views.steps[0];
-          steps.stage.height = 70; steps.draw(steps.stage.context);
+          steps.stage.height = 70; steps.fit(); steps.draw(steps.stage.context);
           return [steps.agentAt(53.9), steps.order().at(-1)]; }"""
     )
     assert last[0] == last[1]

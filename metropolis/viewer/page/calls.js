@@ -1,39 +1,35 @@
 // Calls over the run's clock: a row for each agent, coloured by function; below it, the calls in
 // flight, the instances' batches and KV, the skew, and the tokens so far.
 
-import { Stage, fitted, ticks } from "./canvas.js";
+import { fitted, ticks } from "./canvas.js";
 import { count, seconds } from "./format.js";
+import { Rows } from "./rows.js";
 import { FAILED, WASTED } from "./side.js";
 import { STRIP, drawStrip, measured, stripsOf } from "./strips.js";
 
 const TOP = 30;
 const STRIP_GAP = 8;
-const ROW_MIN = 1;
-const ROW_MAX = 30; // unless one zooms
 
-export class Calls {
+export class Calls extends Rows {
+  top = TOP;
+  right = 16;
+  rowMin = 1;
+  rowMost = 30;
+  finest = 20_000;
+
   constructor(page, side, canvas) {
-    this.page = page;
-    this.side = side;
-    this.hovered = null;
-    this.kept = null; // {key, canvas}: see picture()
-    this.stage = new Stage(canvas, {
-      draw: (context) => this.draw(context),
+    super(page, side, canvas, {
       onTap: (x, y) => this.tap(x, y),
       onHover: (x, y) => this.hover(x, y),
       onLeave: () => this.hover(-1, -1),
-      onView: (isFirst, change) => {
-        if (isFirst || (change && this.isFitted)) this.fit();
-        this.clamp();
-        if (!isFirst && !change) page.linkViews(this);
-      },
     });
-    this.stage.zoom = (factor, x, y) => this.zoom(factor, x, y);
+    this.hovered = null;
+    this.kept = null; // {key, canvas}: see picture()
   }
 
   get bottom() {
     const free = this.stage.height - this.strips.length * (STRIP + STRIP_GAP) - 6;
-    return Math.min(free, TOP + ROW_MAX * this.side.agents);
+    return Math.min(free, TOP + this.rowMost * this.side.agents);
   }
 
   // As many strips as leave enough room for the rows, the most important ones.
@@ -46,63 +42,9 @@ export class Calls {
     return known.filter((strip) => shown.includes(strip));
   }
 
-  get left() {
-    return Math.min(150, 0.32 * this.stage.width);
-  }
-
   // Two sides have the same axis: the longer run's.
   get end() {
     return Math.max(1e-3, ...this.page.sides.map(({ meta }) => meta.end_s || 0));
-  }
-
-  fit() {
-    const { stage, side } = this;
-    this.fittedEnd = this.end;
-    stage.scale = [(stage.width - this.left - 16) / this.end, 1];
-    stage.offset[0] = this.left;
-    stage.scale[1] = Math.max(ROW_MIN, (this.bottom - TOP) / side.agents);
-    stage.scale[1] = Math.min(stage.scale[1], ROW_MAX);
-    stage.offset[1] = TOP;
-    stage.isDirty = true;
-  }
-
-  // Time zooms with the wheel; rows too while the pointer is on their names.
-  zoom(factor, x = this.stage.width / 2, y = this.stage.height / 2) {
-    const { stage } = this;
-    if (x > this.left) {
-      stage.offset[0] = x - factor * (x - stage.offset[0]);
-      stage.scale[0] *= factor;
-    } else {
-      stage.offset[1] = y - factor * (y - stage.offset[1]);
-      stage.scale[1] *= factor;
-    }
-    this.clamp();
-    this.page.linkViews(this);
-  }
-
-  // Keep the whole of the run or less in view.
-  clamp() {
-    const { stage, side } = this;
-    const least = (stage.width - this.left - 16) / this.end;
-    this.isFitted = stage.scale[0] <= least * 1.0001;
-    if (this.isFitted) {
-      stage.scale[0] = least;
-      stage.offset[0] = this.left;
-    }
-    stage.scale[0] = Math.min(stage.scale[0], Math.max(least, 20_000));
-    const end = stage.toX(this.end);
-    if (stage.offset[0] > this.left) stage.offset[0] = this.left;
-    else if (end < stage.width - 16) stage.offset[0] += stage.width - 16 - end;
-    const lowest = Math.min(ROW_MAX, Math.max(ROW_MIN, (this.bottom - TOP) / side.agents));
-    stage.scale[1] = Math.max(lowest, Math.min(40, stage.scale[1]));
-    const height = stage.scale[1] * side.agents;
-    stage.offset[1] = Math.min(TOP, Math.max(stage.offset[1], Math.min(TOP, this.bottom - height)));
-    stage.isDirty = true;
-  }
-
-  rowAt(y) {
-    const agent = Math.floor(this.stage.fromY(y));
-    return y > TOP && y < this.bottom && agent >= 0 && agent < this.side.agents ? agent : null;
   }
 
   callAt(x, y) {
@@ -143,7 +85,6 @@ export class Calls {
   draw(context) {
     const { stage } = this;
     const { theme } = this.page;
-    if (this.isFitted && this.fittedEnd !== this.end) this.fit(); // the run goes on
     context.drawImage(this.picture(), 0, 0, stage.width, stage.height);
     this.drawNow(context, theme);
     if (this.hovered !== null) this.drawHovered(context, theme);
@@ -234,7 +175,7 @@ export class Calls {
     const row = stage.scale[1];
     const height = Math.max(1, row * 0.72);
     const drawn = new Int32Array(Math.max(1, Math.ceil(this.bottom - TOP)) + 2);
-    const colours = side.meta.functions.map((_, index) => this.page.functionColour(side, index));
+    const colours = side.meta.functions.map((_, index) => theme[this.page.functionCategory(side, index)]);
     const bars = colours.map(() => []);
     const queues = [];
     const marked = [];

@@ -3,12 +3,11 @@
 export class Stage {
   // `draw(context, stage)` draws in CSS pixels; `onTap(x, y)`, `onHover(x, y)` get those of the element;
   // `onView(isFirst, change)` is called when what is in view changes; `change`: of the size, if that did.
-  constructor(element, { draw, onTap, onHover, onLeave, onView, moves = true }) {
+  constructor(element, { draw, onTap, onHover, onLeave, onView }) {
     this.canvas = element;
     this.context = element.getContext("2d");
     this.drawing = draw;
     this.onView = onView ?? (() => {});
-    this.moves = moves; // whether it zooms and pans
     this.offset = [0, 0];
     this.scale = [1, 1];
     this.fitted = 1; // the scale at which everything is shown
@@ -74,7 +73,6 @@ export class Stage {
 
   // From a small picture of everything to a few tiles.
   zoom(by, x = this.width / 2, y = this.height / 2) {
-    if (!this.moves) return;
     const [least, most] = [this.fitted / 8, 64 * Math.max(1, this.fitted)];
     const factor = Math.min(most, Math.max(least, by * this.scale[0])) / this.scale[0];
     for (const [axis, at] of [[0, x], [1, y]]) {
@@ -86,7 +84,6 @@ export class Stage {
   }
 
   pan(dx, dy) {
-    if (!this.moves) return;
     this.offset[0] += dx;
     this.offset[1] += dy;
     this.isDirty = true;

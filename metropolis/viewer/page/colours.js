@@ -4,8 +4,6 @@
 // end does not show on dark pages: there a lighter blue goes to the same yellow, also ever lighter.
 const CIVIDIS = ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"];
 const ON_DARK = ["#3f74c4", "#5f86b8", "#7e97a9", "#9ba798", "#b7b785", "#d3c86d", "#fee838"];
-// Categories: Okabe and Ito (2008), without black.
-const CATEGORIES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b3a400", "#8a8a8a"];
 
 const parsed = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
@@ -28,9 +26,9 @@ let scheme = "light";
 export const leadColour = (share) => SCALES[scheme][Math.round(255 * Math.min(1, Math.max(0, share)))];
 // The colour of text on it.
 export const leadTextColour = (share) => (share < WHITE_UNTIL[scheme] ? "#fff" : "#000");
-// Of the first categories; all later ones share the last colour.
-export const category = (index) => CATEGORIES[Math.min(index, CATEGORIES.length - 1)];
-export const CATEGORIES_TOLD_APART = CATEGORIES.length - 1;
+export const CATEGORIES_TOLD_APART = 7;
+// The name in the style sheet of a category's colour; all after the first seven share the last one.
+export const category = (index) => `category-${Math.min(index, CATEGORIES_TOLD_APART)}`;
 
 // The page's colours, which canvases share with the style sheet.
 export function theme() {
@@ -38,5 +36,6 @@ export function theme() {
   scheme = style.colorScheme === "dark" ? "dark" : "light";
   const value = (name) => style.getPropertyValue(`--${name}`).trim();
   const names = ["paper", "panel", "ink", "quiet", "line", "wall", "floor", "accent", "alarm", "area", "bubble"];
+  for (let index = 0; index <= CATEGORIES_TOLD_APART; index += 1) names.push(category(index));
   return Object.fromEntries(names.map((name) => [name, value(name)]));
 }

@@ -16,8 +16,8 @@ export function drawLegend(page) {
 
 function itemsOf(page, view, basis, named, others) {
   if (view === "calls") {
-    const items = named.map((name, index) => item(category(index), name, "square"));
-    if (others.length) items.push(item(category(CATEGORIES_TOLD_APART), others.length > 1 ? plural(others.length, "other function") : others[0], "square"));
+    const items = named.map((name, index) => item(`var(--${category(index)})`, name, "square"));
+    if (others.length) items.push(item(`var(--${category(CATEGORIES_TOLD_APART)})`, others.length > 1 ? plural(others.length, "other function") : others[0], "square"));
     return items;
   }
   if (view === "social") return [text("a wider line: they spoke more often"), element("span", { class: "item" }, "news: told early", scale(), "late")];

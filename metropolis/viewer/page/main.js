@@ -11,6 +11,7 @@ import { listenToKeys } from "./keys.js";
 import { drawLegend } from "./legend.js";
 import { LeadScale, Moment } from "./moment.js";
 import { Panel } from "./panel.js";
+import { Search } from "./search.js";
 import { Side } from "./side.js";
 import { Social } from "./social.js";
 import { Chunks, asFloats, asJSON, openSource } from "./source.js";
@@ -38,6 +39,7 @@ class Page {
   start(sides) {
     this.sides = sides;
     this.moments = sides.map((side) => new Moment(side));
+    this.search = new Search(this);
     this.panel = new Panel(this, byId("panel"));
     this.transport = new Transport(this);
     const kinds = sides.map((side) => side.meta);
@@ -223,8 +225,8 @@ class Page {
     return order;
   }
 
-  // The colour of the calls of a function, by its index on a side.
-  functionColour(side, index) {
+  // The category of a function, by its index on a side.
+  functionCategory(side, index) {
     const place = this.functionsByUse().indexOf(side.meta.functions[index]);
     return category(place < 0 ? CATEGORIES_TOLD_APART : place);
   }
@@ -302,17 +304,17 @@ class Page {
 
   clearSearchQuietly() {
     byId("search").value = "";
-    this.panel.query = "";
-    this.panel.hits = null;
+    this.search.clear();
   }
 
-  // Maps of two sides show the same place, and their calls the same time.
+  // Maps of two sides show the same place, their calls the same time, and their steps the same leads.
   linkViews(view) {
     for (const other of this.views[this.state.view] ?? []) {
       if (other === view || !other.stage.width) continue;
       other.stage.offset = [...view.stage.offset];
       other.stage.scale = [...view.stage.scale];
       other.stage.isDirty = true;
+      other.isFitted = view.isFitted;
     }
   }
 
@@ -320,7 +322,7 @@ class Page {
     for (const name of Object.keys(VIEWS)) byId(`tab-${name}`).addEventListener("click", () => this.state.set({ view: name }));
     byId("search-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.panel.search(byId("search").value);
+      this.search.find(byId("search").value);
     });
     byId("search").addEventListener("input", () => byId("search").value || this.clearSearch());
     byId("fit").addEventListener("click", () => this.refit());

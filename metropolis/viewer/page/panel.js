@@ -8,16 +8,13 @@ import { FAILED, WASTED } from "./side.js";
 
 const NEAR_STEPS = 360;
 const SHOWN_MAX = 60;
-const HITS_MAX = 300;
+const HEARD_MAX = 300;
 
 export class Panel {
   constructor(page, root) {
     this.page = page;
     this.root = root;
-    this.query = "";
-    this.hits = null;
     this.key = null;
-    this.namesFound = []; // agents
   }
 
   // Build it again if what it shows has changed.
@@ -42,7 +39,7 @@ export class Panel {
     const { page } = this;
     const side = page.sides[page.state.side];
     if (page.state.call !== null) return this.callParts(side, page.state.call);
-    if (this.hits !== null) return this.searchParts(side);
+    if (page.search.hits !== null) return page.search.parts();
     if (page.state.selected !== null) return this.personParts(side, page.state.selected);
     if (page.state.view === "social") return this.socialParts(side);
     if (page.differences !== null) return differenceParts(page, this);
@@ -162,7 +159,7 @@ export class Panel {
       element(
         "button",
         { class: "row", onclick: () => this.page.openCall(side.index, calls, row) },
-        swatch(this.page.functionColour(side, calls.function[row])),
+        swatch(this.page.functionCategory(side, calls.function[row])),
         element("span", { class: "grow" }, name),
         element("span", { class: "quiet" }, seconds(calls.completed[row] - calls.sent[row])),
       ),
@@ -183,7 +180,7 @@ export class Panel {
     );
   }
 
-  momentRow(side, [step, agent, kind, text, extra], isLater, showsWho = false) {
+  momentRow(side, [step, agent, kind, text, extra], isLater, who = null) {
     const mark = { does: extra?.emoji || "•", says: "“", thinks: "…" }[kind] ?? "◆";
     const whom = kind === "says" && extra?.to?.length ? ` → ${extra.to.map((other) => side.meta.agents[other]).join(", ")}` : "";
     return element(
@@ -197,7 +194,7 @@ export class Panel {
         element(
           "span",
           { class: "grow" },
-          showsWho ? element("b", {}, `${side.meta.agents[agent]} `) : null,
+          who,
           ["does", "says", "thinks"].includes(kind) ? null : element("span", { class: "quiet" }, `${kind} `),
           element("span", { class: "text" }, text),
           whom ? element("span", { class: "quiet" }, whom) : null,
@@ -273,56 +270,6 @@ export class Panel {
     ];
   }
 
-  // --- search
-
-  async search(query) {
-    this.query = query.trim();
-    if (!this.query) {
-      this.hits = null;
-      this.update();
-      return;
-    }
-    const own = this.query;
-    const needle = own.toLocaleLowerCase();
-    const hits = (this.hits = []);
-    this.isSearching = true;
-    this.searchError = null;
-    const { page } = this;
-    page.state.set({ call: null });
-    const side = page.sides[page.state.side];
-    this.isCut = false;
-    this.namesFound = [...side.meta.agents.keys()].filter((agent) => side.meta.agents[agent].toLocaleLowerCase().includes(needle));
-    try {
-      await side.scanMoments(
-        (moments) => {
-          for (const moment of moments) {
-            const isHit = moment[3].toLocaleLowerCase().includes(needle) || side.meta.agents[moment[1]].toLocaleLowerCase().includes(needle);
-            if (isHit) hits.push(moment);
-          }
-        },
-        () => this.query !== own || (this.isCut = hits.length > HITS_MAX * 20),
-      );
-    } catch (error) {
-      this.searchError = error.message;
-    }
-    if (this.query === own) {
-      this.isSearching = false;
-      this.update();
-    }
-  }
-
-  searchParts(side) {
-    const { hits } = this;
-    const most = this.isCut ? "more than " : "";
-    const found = this.isSearching ? "searching…" : (this.searchError ?? `${most}${plural(hits.length, "moment")}`);
-    return [
-      this.heading(`“${this.query}”`, this.whose(side, found), () => this.page.clearSearch()),
-      this.namesFound.length ? element("p", { class: "status" }, ...this.names(side, this.namesFound)) : null,
-      element("ol", { class: "moments" }, ...hits.slice(0, HITS_MAX).map((moment) => this.momentRow(side, moment, false, true))),
-      onlyFirst(hits, HITS_MAX),
-    ];
-  }
-
   // --- meetings and news
 
   socialParts(side) {
@@ -330,7 +277,7 @@ export class Panel {
     if (social?.pairs === undefined) return [];
     const pairs = social.pairs();
     const input = element("input", { type: "search", placeholder: "a word, a name, an event", value: social.news?.words ?? "", "aria-label": "News" });
-    const form = element("form", { class: "news", onsubmit: (event) => this.go(event, () => social.trace(input.value.trim())) }, input, element("button", {}, "Follow"));
+    const form = element("form", { class: "news", onsubmit: (event) => this.go(event, () => this.page.views.social.forEach((view) => view.trace(input.value.trim()))) }, input, element("button", {}, "Follow"));
     const until = this.page.moments[side.index].front;
     const heard = [...(social.news?.heard ?? [])].filter(([agent]) => social.knows(agent)).sort((a, b) => a[1].step - b[1].step);
     if (social.meetings?.length === 0) return [this.heading("Who spoke to whom", "No speech is recorded.", null)];
@@ -341,7 +288,7 @@ export class Panel {
         ? element(
             "ol",
             { class: "moments" },
-            ...heard.slice(0, HITS_MAX).map(([agent, { step, from, text }]) =>
+            ...heard.slice(0, HEARD_MAX).map(([agent, { step, from, text }]) =>
               element(
                 "li",
                 {},
@@ -374,8 +321,8 @@ function scrollToPresent(list) {
   else list.scrollTop = later.offsetTop - list.clientHeight + Math.min(60, later.offsetHeight);
 }
 
-function swatch(colour) {
+function swatch(name) {
   const made = element("span", { class: "swatch" });
-  made.style.background = colour; // allowed by the policy: it is set by script, and not by markup
+  made.style.background = `var(--${name})`; // allowed by the policy: it is set by script, and not by markup
   return made;
 }

@@ -97,7 +97,7 @@ export function drawStrip(context, theme, { name, digits = 0 }, lines, left, top
   context.fillRect(left, top, lines[0].length, STRIP);
   const isOnly = lines.length === 1;
   lines.forEach((line, index) => {
-    context.strokeStyle = context.fillStyle = isOnly ? theme.accent : category(index);
+    context.strokeStyle = context.fillStyle = isOnly ? theme.accent : theme[category(index)];
     if (!isOnly) {
       const x = left - 12 - 14 * (lines.length - 1 - index);
       context.fillRect(x - 11, top + 33, 13, 2);
