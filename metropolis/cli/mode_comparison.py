@@ -9,7 +9,7 @@ from pathlib import Path
 from metropolis.cli.run_options import RunOptions
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, speedup
+from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
@@ -66,20 +66,26 @@ def _compare(trace: Trace, world: World, options: RunOptions, *, quiet: bool) ->
     modes = ["sequential", "lockstep", options.rule, "oracle"]
     if trace.dependencies is not None:
         modes.append("oracle_values")
-    replayed = []
+    makespans: dict[str, float] = {}  # all else in the results would stay in memory
     total = trace.steps * trace.agents * len(modes)
     with progress_bar(total, "agent-steps", quiet=quiet) as (advance, describe):
         for mode in modes:
             describe(f"comparing the modes: {mode}")
-            replayed.append(replay(trace, mode, setting, graph, advance))
+            found = replay(trace, mode, setting, graph, advance)
+            makespans["out_of_order" if found.rule else mode] = found.makespan_sim_s
+
+    def times(reference: str, makespan_sim_s: float) -> float | None:
+        other_sim_s = makespans.get(reference)
+        return other_sim_s / makespan_sim_s if other_sim_s is not None and makespan_sim_s else None
+
     return [
         Compared(
-            "out_of_order" if row.rule else row.mode,
-            row.makespan_sim_s,
-            speedup(replayed, row, "lockstep"),
-            speedup(replayed, row, "sequential"),
-            speedup(replayed, row, "oracle"),
-            speedup(replayed, row, "oracle_values"),
+            mode,
+            makespan_sim_s,
+            times("lockstep", makespan_sim_s),
+            times("sequential", makespan_sim_s),
+            times("oracle", makespan_sim_s),
+            times("oracle_values", makespan_sim_s),
         )
-        for row in replayed
+        for mode, makespan_sim_s in makespans.items()
     ]

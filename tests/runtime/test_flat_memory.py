@@ -64,7 +64,11 @@ def test_a_trace_in_pieces_is_the_trace(
     same(result.trace, whole, tmp_path)
 
 
-def test_the_end_of_a_long_run_is_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece_calls", [1, 9, 1000])
+def test_the_end_of_a_long_run_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_calls: int
+) -> None:
+    monkeypatch.setattr(run_trace, "PIECE_CALLS", piece_calls)
     result = simulation(tmp_path / "run").run(STEPS)
     whole = result.trace
     assert result.recorded.last(10**9, 10**9)[0] == 0

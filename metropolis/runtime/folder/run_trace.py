@@ -15,6 +15,7 @@ import numpy as np
 
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.folder.calls_file import Call
+from metropolis.trace.joining import joined
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta, ValueDependencies
 from metropolis.trace.validate import LIMIT
 from metropolis.types import AgentId, Step
@@ -41,20 +42,29 @@ class RunTrace:
 
     def pieces(self) -> Iterator[Trace]:
         """The trace of all steps in pieces, in order."""
+        first = 0
+        for piece in self._pieces(0):
+            yield replace(piece, dependencies=self._rows(first, first + piece.steps))
+            first += piece.steps
+
+    def assemble(self) -> Trace:
+        """Return all steps as one trace."""
+        return replace(self._joined([*self._pieces(0)]), dependencies=self.dependencies)
+
+    def _pieces(self, first: Step) -> Iterator[Trace]:
+        """The steps from `first` on in pieces, without dependencies."""
         parts: list[StepParts] = []
-        calls, first = 0, 0
-        for step, part in enumerate(self.steps_from(0), 1):
+        calls = 0
+        for step, part in enumerate(self.steps_from(first), first + 1):
             parts.append(part)
             calls += len(part[1])
             is_full = len(parts) * len(self.meta.agents) >= PIECE_ROWS or calls >= PIECE_CALLS
             if is_full or step == self.steps:
-                yield replace(trace_of(self.meta, parts), dependencies=self._rows(first, step))
-                parts, calls, first = [], 0, step
+                yield trace_of(self.meta, parts)
+                parts, calls = [], 0
 
-    def assemble(self) -> Trace:
-        """Return all steps as one trace."""
-        whole = trace_of(self.meta, list(self.steps_from(0)))
-        return replace(whole, dependencies=self.dependencies)
+    def _joined(self, pieces: Sequence[Trace]) -> Trace:
+        return joined(pieces or [trace_of(self.meta, [])])  # a run may end before its first step
 
     def _rows(self, first: Step, last: Step) -> ValueDependencies | None:
         """The dependencies of the steps [first, last), also those on earlier steps."""
@@ -67,26 +77,28 @@ class RunTrace:
 
         At least one step; all steps if they fit.
         """
-        steps_max = max(1, rows_max // len(self.meta.agents))
-        parts: deque[StepParts] = deque()
+        agents = len(self.meta.agents)
+        pieces: deque[Trace] = deque()  # a call takes a tenth of its memory before
         calls = 0
-        for part in self.steps_from(max(0, self.steps - steps_max)):
-            parts.append(part)
-            calls += len(part[1])
-            while calls > calls_max and len(parts) > 1:
-                calls -= len(parts.popleft()[1])
-        first = self.steps - len(parts)
-        trace = trace_of(self.meta, parts, first)
-        if self.dependencies is not None:
-            known = self.dependencies.window(first, self.steps, len(self.meta.agents))
-            trace = replace(trace, dependencies=known)
-        return first, trace
+        for piece in self._pieces(max(0, self.steps - max(1, rows_max // agents))):
+            pieces.append(piece)
+            calls += len(piece.calls)
+            while calls - len(pieces[0].calls) >= calls_max and len(pieces) > 1:
+                calls -= len(pieces.popleft().calls)
+        found = self._joined(pieces)
+        too_many = calls - calls_max
+        cut = 0 if too_many <= 0 else min(int(found.calls.step[too_many - 1]) + 1, found.steps - 1)
+        found = found.window(cut, found.steps)
+        first = self.steps - found.steps
+        start = self.meta.start + timedelta(seconds=first * self.meta.step_s)
+        known = self.dependencies and self.dependencies.window(first, self.steps, agents)
+        return first, replace(found, meta=replace(self.meta, start=start), dependencies=known)
 
 
-def trace_of(meta: TraceMeta, parts: Sequence[StepParts], first_step: Step = 0) -> Trace:
+def trace_of(meta: TraceMeta, parts: Sequence[StepParts]) -> Trace:
     """The trace of consecutive steps, for replays in any mode and on any hardware.
 
-    `meta` is that of step 0. Failed calls are omitted: their dependents inherit their dependencies.
+    Failed calls are omitted: their dependents inherit their dependencies.
     """
     steps = [step for step, (_, of) in enumerate(parts) for _ in of]
     agents = [agent for _, of in parts for _, agent, _ in of]
@@ -123,9 +135,8 @@ def trace_of(meta: TraceMeta, parts: Sequence[StepParts], first_step: Step = 0) 
         prompt=[call.prompt for call in calls] if texts else None,
         completion=[call.completion for call in calls] if texts else None,
     )
-    start = meta.start + timedelta(seconds=first_step * meta.step_s)
     return Trace(
-        replace(meta, start=start),
+        meta,
         np.array([at for at, _ in parts], np.float32).reshape(-1, len(meta.agents), 2),
         all_calls.keep(np.array([not call.failed for call in calls], np.bool_)),
     )
