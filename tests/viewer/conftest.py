@@ -148,6 +148,17 @@ def smallville(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def branch(smallville: Path) -> Path:
+    """A branch of the run from step 400 on, with another seed."""
+    folder = smallville.parent / "branch"
+    run_metropolis(
+        "fork", smallville, "--at", "400", "--seed", "7", "--steps", "520", "--out", folder,
+        "--quiet",
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="session")
 def race(smallville: Path) -> Path:
     """The run's trace, replayed in lockstep and out of order."""
     folder = smallville.parent / "race"

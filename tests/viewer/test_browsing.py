@@ -209,13 +209,8 @@ def test_a_killed_run_can_be_viewed(serve: Serve, show: Show, tmp_path: Path) ->
 
 
 def test_a_branch_is_shown_beside_its_run(
-    smallville: Path, serve: Serve, show: Show, tmp_path: Path
+    smallville: Path, branch: Path, serve: Serve, show: Show
 ) -> None:
-    branch = tmp_path / "branch"
-    run_metropolis(
-        "fork", smallville, "--at", "400", "--seed", "7", "--steps", "520", "--out", branch,
-        "--quiet",
-    )  # fmt: skip
     page = show(serve(smallville, "--beside", branch))
     until(page, "metropolis.differences?.isComplete")
     differences = page.evaluate("metropolis.differences")

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.viewer.conftest import Serve, Show, history, run_metropolis, until
+from tests.viewer.conftest import Serve, Show, history, until
 
 
 def talks(folder: Path) -> Counter[str]:
@@ -29,13 +29,8 @@ def rows(page: Any, query: str) -> list[str]:
 
 
 def test_both_sides_of_a_branch_are_searched(
-    smallville: Path, serve: Serve, show: Show, tmp_path: Path
+    smallville: Path, branch: Path, serve: Serve, show: Show
 ) -> None:
-    branch = tmp_path / "branch"
-    run_metropolis(
-        "fork", smallville, "--at", "400", "--seed", "7", "--steps", "520", "--out", branch,
-        "--quiet",
-    )  # fmt: skip
     own, other = talks(smallville), talks(branch)
     page = show(serve(smallville, "--beside", branch))
     both = next(text for text in own if own[text] == other[text])
