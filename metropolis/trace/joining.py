@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ def joined(pieces: Sequence[Trace]) -> Trace:
     Dependencies by value and what agents show are left out.
     """
     calls = [piece.calls for piece in pieces]
-    steps_before = _sums([piece.steps for piece in pieces])
-    calls_before = _sums([len(of) for of in calls])
-    parents_before = _sums([len(of.parents) for of in calls])
+    step_sums = accumulate((piece.steps for piece in pieces), initial=0)
+    call_sums = accumulate(map(len, calls), initial=0)
+    *parents_before, parents = accumulate((len(of.parents) for of in calls), initial=0)
     functions, function = _renumbered([(of.functions, of.function) for of in calls])
     models, model = _renumbered([(of.models, of.model) for of in calls])
 
@@ -29,9 +29,10 @@ def joined(pieces: Sequence[Trace]) -> Trace:
 
     def texts(name: str) -> list[str | None] | None:
         columns = [getattr(of, name) for of in calls]
-        if all(of is None for of in columns):
+        if all(column is None for column in columns):
             return None
-        return [*chain.from_iterable(columns)]
+        of_calls = zip(columns, calls, strict=True)  # a piece without texts has no column of texts
+        return [text for column, of in of_calls for text in column or [None] * len(of)]
 
     offsets = [of.parent_offsets[:-1] + n for of, n in zip(calls, parents_before, strict=True)]
     return replace(
@@ -39,7 +40,7 @@ def joined(pieces: Sequence[Trace]) -> Trace:
         positions=np.concatenate([piece.positions for piece in pieces]),
         calls=Calls(
             step=np.concatenate(
-                [(of.step + n).astype(np.int32) for of, n in zip(calls, steps_before, strict=True)]
+                [(of.step + n).astype(np.int32) for of, n in zip(calls, step_sums, strict=False)]
             ),
             agent=column("agent"),
             function=function,
@@ -50,9 +51,9 @@ def joined(pieces: Sequence[Trace]) -> Trace:
             output_tokens=column("output_tokens"),
             prefix_id=column("prefix_id"),
             prefix_tokens=column("prefix_tokens"),
-            parent_offsets=np.concatenate([*offsets, [sum(len(of.parents) for of in calls)]]),
+            parent_offsets=np.concatenate([*offsets, [parents]]),
             parents=np.concatenate(
-                [of.parents + n for of, n in zip(calls, calls_before, strict=True)]
+                [of.parents + n for of, n in zip(calls, call_sums, strict=False)]
             ),
             prompt=texts("prompt"),
             completion=texts("completion"),
@@ -60,11 +61,6 @@ def joined(pieces: Sequence[Trace]) -> Trace:
         dependencies=None,
         shown=None,
     )
-
-
-def _sums(counts: Sequence[int]) -> list[int]:
-    """Before each piece, the sum of those before it."""
-    return [0, *np.cumsum(counts).tolist()][: len(counts)]
 
 
 def _renumbered(columns: Sequence[tuple[tuple[str, ...], Int32]]) -> tuple[tuple[str, ...], Int32]:

@@ -78,7 +78,7 @@ class RunTrace:
         At least one step; all steps if they fit.
         """
         agents = len(self.meta.agents)
-        pieces: deque[Trace] = deque()  # a call takes a tenth of its memory before
+        pieces: deque[Trace] = deque()  # columns take a tenth of the memory of the calls as objects
         calls = 0
         for piece in self._pieces(max(0, self.steps - max(1, rows_max // agents))):
             pieces.append(piece)
