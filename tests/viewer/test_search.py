@@ -44,7 +44,7 @@ def test_both_sides_of_a_branch_are_searched(
         assert all(f"{name}: " in row for row in found)
         page.locator("#panel .says button").first.click()
         assert page.evaluate("metropolis.state.side") == side
-    assert rows(page, "nobody says this") == []
+    assert rows(page, "a text without a match") == []
     times = page.evaluate(
         "metropolis.search.find('a').then(() =>"
         " metropolis.search.hits.map(([{moment}]) => moment[0]))"

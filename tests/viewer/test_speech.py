@@ -23,7 +23,7 @@ def first_talk(folder: Path) -> tuple[int, str, str]:
         for event in record.get("events", []):
             if event["kind"] == "conversation":
                 return record["step"], *event["data"]["lines"][0]
-    raise AssertionError("nobody speaks")
+    raise AssertionError("the run has no conversation")
 
 
 def at_step(page: Any, step: int) -> list[str]:
