@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 
 void bind_controller(pybind11::module_& m);
+void bind_huge_pages(pybind11::module_& m);
 void bind_instance(pybind11::module_& m);
 void bind_left_places(pybind11::module_& m);
 void bind_replay(pybind11::module_& m);

@@ -21,6 +21,7 @@ void refuse_empty_objects(const py::module_& m) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "The C++ core of metropolis: controller, simulated LLM instances, replay.";
   bind_controller(m);
+  bind_huge_pages(m);
   bind_instance(m);
   bind_left_places(m);
   bind_replay(m);

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from metropolis._core import use_huge_pages
 from metropolis.cli.terminal import discard_output, without_controls
 from metropolis.names import did_you_mean
 from metropolis.types import MetropolisError
@@ -51,6 +52,7 @@ class LazyGroup(click.Group):
 
     def imported(self, name: str) -> click.Command:
         """Import the command `name`, one of `modules`."""
+        use_huge_pages()  # also for what is imported next
         command: click.Command = import_module(self.modules[name]).command
         if all(known.name != DEBUG.name for known in command.params):
             command.params.append(DEBUG)

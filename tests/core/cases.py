@@ -282,6 +282,10 @@ def use_text(draw: Draw) -> None:
     draw.do("piece_hashes", text, draw.whole(1, 20), draw.whole(0, 9))
 
 
+def use_memory(draw: Draw) -> None:
+    draw.do("use_huge_pages")
+
+
 def use_snapshot(draw: Draw) -> None:
     value = [draw.whole(0, 3), {"a": draw.junk()}, (draw.number(0, 1),), Thing(draw.junk())]
     snapshot = draw.do("Snapshot", value)
@@ -352,6 +356,7 @@ CASES = (
     use_simulate,
     use_replay,
     use_text,
+    use_memory,
     use_snapshot,
     use_anything,
 )

@@ -1,4 +1,4 @@
-"""The event loop of a run: with a watchdog, and garbage collection tuned for runs."""
+"""The event loop of a run: with a watchdog, and memory management tuned for runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from selectors import BaseSelector
 from typing import Any, TypeVar, cast
 
+from metropolis._core import use_huge_pages
 from metropolis.llm.base import BudgetExhausted
 from metropolis.llm.followed_tasks import FollowedTask
 from metropolis.types import MetropolisError
@@ -86,6 +87,7 @@ def event_loop(
 
     `stall_s` is Watchdog's.
     """
+    use_huge_pages()
     loop = RunLoop(selector)
     before, watchdog = gc.get_threshold(), Watchdog(invocations, loop, stall_s)
     with recording_ctrl_c(loop, watchdog.ending) as loop.ctrl_c, watchdog:
