@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
 
 from metropolis.addresses import shown
@@ -67,7 +67,7 @@ def connect(url: str) -> Client:
         client = redis.Redis.from_url(
             url,
             socket_timeout=TIMEOUT_S,
-            retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1), RETRIES),
+            retry=Retry(NoBackoff(), 0),  # so that a wrong address is reported soon
             **connection_options(url),
         )
         _check(url)
@@ -89,6 +89,7 @@ def connect(url: str) -> Client:
     if reason is not None:
         client.close()
         raise StoreError(f"{shown(url)}: {reason}")
+    client.set_retry(Retry(ExponentialWithJitterBackoff(base=0.05, cap=1), RETRIES))
     return client
 
 
@@ -162,6 +163,8 @@ def store_errors(url: str) -> Iterator[None]:
         advice = "start it, or name another one"
         if url.endswith(EMBEDDED_SUFFIX):
             advice = "the file server.log beside its data says why"
+        elif url.startswith("rediss:"):
+            advice += "; a server without TLS has an address that begins with redis:"
         raise StoreUnavailableError(
             f"{shown(url)}: the store does not answer ({error}); {advice}"
         ) from None

@@ -302,6 +302,19 @@ def test_dead_addresses_and_wrong_ones() -> None:
         raise redis.InvalidResponse  # a server that is none
 
 
+def test_a_silent_server_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is one without TLS, which waits for the rest of what it takes for a command."""
+    monkeypatch.setattr("metropolis.store.connect.TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        port = silent.getsockname()[1]
+        with pytest.raises(StoreUnavailableError, match="another one; a server without TLS has an"):
+            RedisServer(f"rediss://127.0.0.1:{port}")
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
 def refusal(port: int) -> str:
     with pytest.raises(StoreError) as refused:
         RedisServer(f"redis://127.0.0.1:{port}")
