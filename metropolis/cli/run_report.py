@@ -82,7 +82,7 @@ class Summary:
     verified: Verified | None
     """The result of `--verify`; None without it."""
     calls: int
-    """Calls in the history; the next three fields are the tokens and the cost of these calls."""
+    """Answered calls in the history; the next three fields are their tokens and cost."""
     prompt_tokens: int
     output_tokens: int
     cost: float | None

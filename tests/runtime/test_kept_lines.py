@@ -44,7 +44,7 @@ def test_calls_are_cut_off_at_the_next_step(calls: Path) -> None:
     resumed.append([(8, 0, _call(8))])
     resumed.close()
     assert _steps_of(calls) == [0, 1, 7, 8]
-    assert resumed.tally.calls == 4
+    assert resumed.tally.lines == 4
 
 
 def test_calls_are_cut_off_at_the_next_step_without_calls(calls: Path) -> None:

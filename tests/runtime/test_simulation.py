@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis.llm import LLMError
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import RefusedError, Request
 from metropolis.rules.rules import Rule, versioned
+from metropolis.runtime.folder.calls_file import CallTotals
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, replay
@@ -139,6 +143,30 @@ def test_virtual_time_is_that_of_a_replay(mode: str, instances: int, tolerance: 
     assert result.simulated
     assert replayed.calls == result.calls > 50
     assert result.makespan_s == pytest.approx(replayed.makespan_sim_s, rel=tolerance)
+
+
+def test_totals_count_answered_calls_and_their_own_tokens() -> None:
+    class Talks(Walker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            await llm.chat("say nothing", function="silent")
+            with suppress(LLMError):
+                await llm.chat("refuse", function="refused")
+            return await super().proceed(observation, llm)
+
+    def some_fail(request: Request, draw: Random) -> str:
+        if request.text == "refuse":
+            raise RefusedError("not today")
+        return "" if request.text == "say nothing" else author(request, draw)
+
+    world = Meadow(3)
+    llm = VirtualInstances(Scripted(some_fail), SimulatedFleet.uniform(PROFILE, 1))
+    result = Simulation(world, [Talks(name) for name in world.names], llm).run(6)
+    assert "refused" not in result.by_function
+    assert result.by_function["silent"] == CallTotals(3 * 6, 3 * 6 * 3, 0)
+    assert result.calls == len(result.trace.calls) == result.bought.calls
+    for what in ("calls", "prompt_tokens", "output_tokens"):
+        total = sum(getattr(of, what) for of in result.by_function.values())
+        assert total == getattr(result, what) == getattr(result.bought, what), what
 
 
 def test_out_of_order_is_faster_where_walkers_are_apart() -> None:

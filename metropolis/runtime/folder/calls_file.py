@@ -25,7 +25,7 @@ _decode = msgspec.json.Decoder(Call).decode
 
 @dataclass
 class CallTotals:
-    """Successful calls, as the trace counts them: prompt and answer have at least one token."""
+    """Answered calls and their tokens."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -36,24 +36,30 @@ class CallTotals:
 class Tally:
     """Totals of all calls of a run so far."""
 
-    calls: int = 0
-    """Number of calls, including failed ones."""
-    prompt_tokens: int = 0
-    output_tokens: int = 0
+    lines: int = 0
+    """Number of lines: of calls, including failed ones."""
     by_function: defaultdict[str, CallTotals] = field(
         default_factory=lambda: defaultdict(CallTotals)
     )
 
+    @property
+    def total(self) -> CallTotals:
+        """The totals of all functions."""
+        of = self.by_function.values()
+        return CallTotals(
+            sum(totals.calls for totals in of),
+            sum(totals.prompt_tokens for totals in of),
+            sum(totals.output_tokens for totals in of),
+        )
+
     def add(self, call: CallRecord) -> None:
         """Add a call."""
-        self.calls += 1
-        self.prompt_tokens += call.prompt_tokens
-        self.output_tokens += call.output_tokens
+        self.lines += 1
         if not call.failed:
             totals = self.by_function[call.function]
             totals.calls += 1
-            totals.prompt_tokens += max(1, call.prompt_tokens)
-            totals.output_tokens += max(1, call.output_tokens)
+            totals.prompt_tokens += call.prompt_tokens
+            totals.output_tokens += call.output_tokens
 
 
 class CallsFile(ContinuedFile):
@@ -71,8 +77,8 @@ class CallsFile(ContinuedFile):
             for line in islice(lines, keep):
                 self.tally.add(_decode(line.content)[2])
                 self._kept = line
-            if self.tally.calls < keep:
-                raise too_few(path, self.tally.calls, keep)
+            if self.tally.lines < keep:
+                raise too_few(path, self.tally.lines, keep)
             with suppress(DamagedError):
                 if next(lines, None) is not None:
                     return

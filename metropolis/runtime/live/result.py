@@ -45,10 +45,10 @@ class RunResult:
     history: Sequence[StepRecord] = field(repr=False)
     """The steps of this run; empty if a folder stores them."""
     calls: int
+    """Answered calls of all steps so far; the next three fields are their tokens and functions."""
     prompt_tokens: int
     output_tokens: int
     by_function: Mapping[str, CallTotals]
-    """The calls of all steps so far, by function."""
     usage: Mapping[str, Usage]
     """Function -> its calls since this start. With workers on Ray only calls, tokens and cost are
     known."""
