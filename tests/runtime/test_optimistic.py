@@ -226,7 +226,7 @@ def test_agents_must_be_plain_data() -> None:
 
 
 def test_more_workers_are_refused() -> None:
-    with pytest.raises(MetropolisError, match="an optimistic run has one worker in this process"):
+    with pytest.raises(MetropolisError, match="one worker in this process: make it 1, let agents"):
         run(Road(), [Walks("a"), Walks("b")], workers=2)
 
 

@@ -136,7 +136,7 @@ class RunConfiguration:
         if self.mode == "optimistic" and not on_ray and count != 1:
             raise MetropolisError(
                 f"workers is {self.workers!r}, but an optimistic run has one worker in this "
-                "process: leave workers out, let agents decide on Ray (ray or ray:NUMBER), or use "
+                "process: make it 1, let agents decide on Ray (ray or ray:NUMBER), or use "
                 "the mode out_of_order"
             )
         address: Any = self.ray_address
