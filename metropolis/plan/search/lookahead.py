@@ -64,6 +64,8 @@ class Lookahead:
         is_better = True
         while is_better and not self._is_spent:
             is_better = self._improve(start)
+        for choose in self._first:  # a rollout that was given up may have ended earlier
+            self._roll(start, [], self._by(choose), is_bounded=False)
         return self.stages
 
     def _start_from_part(self, start: Moment) -> None:
@@ -115,15 +117,21 @@ class Lookahead:
         self._roll(moment, stages, self._following(rest))
         self._roll(moment, stages, self._by(self._fast))
 
-    def _roll(self, moment: Moment, past: list[PlannedStage], choose: Choose) -> None:
-        """Follow a method to the end, unless it cannot end before the best."""
+    def _roll(
+        self, moment: Moment, past: list[PlannedStage], choose: Choose, *, is_bounded: bool = True
+    ) -> None:
+        """Follow a method to the end, unless it ends no earlier than the best; `is_bounded`: or is
+        estimated to."""
         stages = list(past)
         while moment.unfinished:
             if len(stages) == self._stages_max:
                 return
             stage = choose(moment)
             outlook = self._outlook(moment, stage)
-            if outlook is None or self._bounds.after(outlook) >= self.ends_s:
+            if outlook is None:
+                return
+            ends_s = self._bounds.after(outlook) if is_bounded else outlook.ends_s
+            if ends_s >= self.ends_s:
                 return
             stages.append(stage)
             moment = self._timeline.after(outlook)
