@@ -202,12 +202,12 @@ def _of_input(
 ) -> list[_Group]:
     if name in application.sources:
         return [(item.key, _of_item(name, item)) for item in application.sources[name]]
-    node, groups = application.node(name), dict[str, list[NodeRequest]]()
+    groups = dict[str, list[NodeRequest]]()
+    is_last = application.node(name).results == "last"
+    followed = {request.previous for request in made[name]} if is_last else set()
     for index, request in enumerate(made[name]):
-        one = NodeRequest(request.key, (), ((name, name, index),))
-        if node.chain and node.results == "last":
-            groups[request.key] = [one]
-        else:
+        if index not in followed:
+            one = NodeRequest(request.key, (), ((name, name, index),))
             groups.setdefault(request.key, []).append(one)
     return list(groups.items())
 

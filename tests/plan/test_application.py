@@ -81,6 +81,15 @@ def test_what_follows_a_chain_has_its_last_answer_or_all(
     assert [each.key for each in requests["n"]] == [requests["c"][index].key for index in wanted]
 
 
+def test_chains_of_several_inputs_each_have_a_last_answer() -> None:
+    """Also chains with the same key."""
+    items = {name: (Item("a", (f"{name}.0", f"{name}.1")),) for name in "st"}
+    chain = Node("c", "m", ("s", "t"), join="each", chain=True)
+    _, requests = made(items, chain, Node("n", "m", ("c",)))
+    assert [each.previous for each in requests["c"]] == [None, 0, None, 2]
+    assert [each.answers for each in requests["n"]] == [(("c", "c", 1),), (("c", "c", 3),)]
+
+
 @given(sources("s"), sources("t"))
 def test_inputs_are_joined_by_key(left: tuple[Item, ...], right: tuple[Item, ...]) -> None:
     common = [item.key for item in left if item.key in {other.key for other in right}]
