@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +94,16 @@ def command(
         return
     _print(trace, plan, mode)
     fixed = plan.fixed.phases[0].allocation
-    instances = " ".join(
-        f"--instance {name}={name}/{gpu}-tp{each.tp}:{each.dp}"
+    instances = [
+        f"{name}={name}/{gpu}-tp{each.tp}:{each.dp}"
         for name, each in zip(plan.models.names, fixed, strict=True)
         if each is not None
-    )
-    options = [f"--modes {mode}", *([] if hours == "all" else [f"--hours {hours}"])]
-    options += [f"--model {each}" for each in model]
-    command = f"metropolis replay {path} {' '.join(options)} {instances}"
-    click.echo(printable(f"To replay the one allocation: {command}"))
+    ]
+    words = ["metropolis", "replay", f"{path}", "--modes", mode]
+    words += [] if hours == "all" else ["--hours", hours]
+    words += [word for each in model for word in ("--model", each)]
+    words += [word for each in instances for word in ("--instance", each)]
+    click.echo(printable(f"To replay the one allocation: {shlex.join(words)}"))
 
 
 def _as_json(trace: Trace, plan: SocietyPlan) -> dict[str, Any]:

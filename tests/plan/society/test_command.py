@@ -17,7 +17,7 @@ MODELS = ("--model", "plan=vicuna-13b,converse=chatglm3-6b")
 
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
-    path = tmp_path / "town.parquet"
+    path = tmp_path / "my town.parquet"
     write_trace(long_halves(), path)
     return str(path)
 
