@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from math import nan
 from typing import Any
@@ -257,6 +258,35 @@ def test_the_core_gives_the_commands_of_the_scheduler(
     assert scheduled.queueing_p99_sim_s == pytest.approx(native.queueing_p99_sim_s)
     assert (scheduled.committed_sim_s == native.committed_sim_s).all()
     assert scheduled.utilisation == pytest.approx(native.utilisation)
+
+
+def test_a_call_that_began_from_the_cache_and_was_preempted_waited_as_long_in_the_core() -> None:
+    """The prefill from the cache is shorter than the one of the whole prompt."""
+    trace = small_trace(0, agents=8, steps=4, edge=4, radius=9.0)
+    count = len(trace.calls)
+    calls = replace(
+        trace.calls,
+        prompt_tokens=np.full(count, 1000, np.int32),
+        output_tokens=np.full(count, 200, np.int32),
+        prefix_id=np.zeros(count, np.int64),
+        prefix_tokens=np.full(count, 900, np.int32),
+    )
+    setting = setting_for(trace, instances=1)
+    (entry,) = setting.fleet.instances
+    profile = copy(entry.profile)
+    profile.kv_capacity_tokens = 1600
+    fleet = replace(setting.fleet, instances=(replace(entry, profile=profile),))
+    native, scheduled = (
+        replay(
+            replace(trace, calls=calls),
+            "lockstep",
+            replace(setting, fleet=fleet, prefix_reuse=True, dispatcher=dispatcher),
+        )
+        for dispatcher in (None, "least_used")
+    )
+    assert native.preemptions == scheduled.preemptions > 0
+    assert native.started_sim_s == pytest.approx(scheduled.started_sim_s)
+    assert (native.completed_sim_s == scheduled.completed_sim_s).all()
 
 
 def test_faster_instances_beside_slow_ones_help() -> None:

@@ -63,7 +63,7 @@ def replay_in_core(
         for each in requests
     ]
     started_sim_s = replaying.first_token_sim_s() - np.array(prefill_s, np.float64)[prompt_of]
-    started_sim_s += replaying.preempted_sim_s()
+    started_sim_s = np.maximum(sent_sim_s, started_sim_s) + replaying.preempted_sim_s()
     busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(len(fleet)))
     return {
         "makespan_sim_s": replaying.makespan_sim_s,
@@ -72,7 +72,7 @@ def replay_in_core(
         "wasted_calls": replaying.sent_calls - len(calls),
         "controller_us_per_agent_step": replaying.controller_wall_s / committed * 1e6,
         "sent_sim_s": sent_sim_s,
-        "started_sim_s": np.maximum(sent_sim_s, started_sim_s),
+        "started_sim_s": started_sim_s,
         "completed_sim_s": replaying.completed_sim_s(),
         "instance": replaying.instance(),
         "dispatched_sim_s": replaying.dispatched_sim_s(),

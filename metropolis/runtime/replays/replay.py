@@ -120,8 +120,7 @@ class ReplayResult:
     queueing_p50_sim_s: float | None
     queueing_p99_sim_s: float | None
     """Mean, median and 99th percentile of queueing: the time of a call from sending to its start on
-    an instance, plus the time that it spent preempted by a policy. None for the bounds, and without
-    calls."""
+    an instance, plus the time that it spent preempted. None for the bounds, and without calls."""
     controller_us_per_agent_step: float | None
     wall_s: float
     sent_sim_s: Float64
