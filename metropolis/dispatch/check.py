@@ -9,7 +9,7 @@ from random import Random
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.names import cut
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import call, due_s_of, read, reranked_by, versions_of
+from metropolis.policy.faults import call, due_s_of, read, reranked_by, version_of, versions_of
 from metropolis.types import MetropolisError
 
 PROGRAMS = 60
@@ -36,21 +36,21 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     for served, is_last in _served_requests(seed):
         waiting.append(served.request)
         for each in (policy, twin):
-            version = read(each, "version")
+            version = version_of(each, "version")
             _live(each, served)
             if is_last:
                 call(Policy.program_ended, each, served.request.program)
                 if served.request.id % 8 == 0:
                     call(Policy.function_ended, each, served.request.function)
-            _require(read(each, "version") >= version, "version must not fall")
-        version = read(policy, "version")
+            _require(version_of(each, "version") >= version, "version must not fall")
+        version = version_of(policy, "version")
         ranks = [call(Policy.rank, policy, request) for request in waiting]
         for rank in ranks:
             _require(type(rank) is int, f"a rank must be an int, and one is {cut(rank)}")
             fits = 0 <= rank < 1 << bits
             _require(fits, f"a rank must lie between 0 and 2 ** {bits} - 1, and one is {rank}")
         again = [call(Policy.rank, policy, request) for request in waiting]
-        same = version == read(policy, "version") and ranks == again
+        same = version == version_of(policy, "version") and ranks == again
         _require(same, "rank must be a function of the request and the version")
         theirs = [call(Policy.rank, twin, request) for request in waiting]
         _require(ranks == theirs, "two policies with the same events must return the same ranks")

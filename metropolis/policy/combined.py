@@ -14,6 +14,7 @@ from metropolis.policy.faults import (
     rank_of,
     read,
     reranked_by,
+    version_of,
     versions_of,
 )
 from metropolis.types import MetropolisError
@@ -116,8 +117,8 @@ class Combined(Policy):
         self._follow()
 
     def _follow(self) -> None:
-        self.version = sum(read(policy, "version") for policy in self._policies)
-        running = (read(policy, "running_version") for policy in self._policies)
+        self.version = sum(version_of(policy, "version") for policy in self._policies)
+        running = (version_of(policy, "running_version") for policy in self._policies)
         self.running_version = sum(running)
         self._versions[versions_of(self)] = [versions_of(policy) for policy in self._policies]
         if len(self._versions) > CHANGES_MAX:

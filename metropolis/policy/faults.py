@@ -81,8 +81,15 @@ def next_due_s(policy: Policy, now_s: float, *, has_changed: bool) -> float:
 
 def versions_of(policy: Policy) -> int:
     """The sum of the policy's versions, which increases with any change of a rank."""
-    versions: int = read(policy, "version") + read(policy, "running_version")
-    return versions
+    return version_of(policy, "version") + version_of(policy, "running_version")
+
+
+def version_of(policy: Policy, name: str) -> int:
+    """The policy's version `name`; raises PluginError if it fails or is not an int."""
+    version = read(policy, name)
+    if isinstance(version, int):
+        return version
+    raise PluginError(policy, name, f"returned the {name} {version!r}; it should be an int")
 
 
 def reranked_by(policy: Policy, since: int) -> Collection[int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from metropolis.policy.base import SPECULATIVE_PRIORITY, Policy, QueuedRequest
-from metropolis.policy.faults import rank_of, read, reranked_by, versions_of
+from metropolis.policy.faults import rank_of, reranked_by, version_of, versions_of
 
 DISCARDED_MAX = 1000
 """Maximum number of discarded requests that the heap holds in excess of the waiting ones."""
@@ -60,7 +60,7 @@ class RequestQueue:
 
     def first(self) -> QueuedRequest:
         """The next request."""
-        if self._version != read(self._policy, "version"):
+        if self._version != version_of(self._policy, "version"):
             ids = reranked_by(self._policy, self._versions)
             if ids is None or self._is_sparse:
                 requests = self.requests()
@@ -99,7 +99,10 @@ class RequestQueue:
         return len(self._heap) > 2 * len(self._waiting) + DISCARDED_MAX
 
     def _follow(self) -> None:
-        self._version, self._versions = read(self._policy, "version"), versions_of(self._policy)
+        self._version, self._versions = (
+            version_of(self._policy, "version"),
+            versions_of(self._policy),
+        )
 
     def _is_waiting(self, place: _Place) -> bool:
         waiting = self._waiting.get(place[2])

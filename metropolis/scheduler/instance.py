@@ -8,7 +8,7 @@ from enum import Enum, auto
 from math import inf
 
 from metropolis.policy.base import Policy, QueuedRequest
-from metropolis.policy.faults import PluginError, read, reranked_by, versions_of
+from metropolis.policy.faults import PluginError, reranked_by, version_of, versions_of
 from metropolis.policy.queue import RequestQueue, order_of, priority_of
 from metropolis.scheduler.base import InstanceLimits, Reprioritize
 
@@ -194,7 +194,7 @@ class Reranking:
 
     def changes(self, on_fault: Callable[[PluginError], None]) -> list[Reprioritize]:
         """The commands for the ranks that have changed; see `new_priorities`."""
-        version = read(self._policy, "version")
+        version = version_of(self._policy, "version")
         if version == self._version:
             return []
         self._version, changes = version, list[Reprioritize]()

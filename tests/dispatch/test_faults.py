@@ -53,6 +53,10 @@ class Deaf(StepFirst):
         raise KeyError("x")
 
 
+class Textual(StepFirst):
+    version = "1"  # type: ignore[assignment]
+
+
 class Lost(LeastLoaded):
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         raise ValueError("lost")
@@ -88,6 +92,7 @@ FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
         LeastLoaded,
         r"policy Deaf failed in arrived: .*test_faults\.py:\d",
     ),
+    (Textual, LeastLoaded, "the policy Textual returned the version '1'; it should be an int"),
     (
         Fcfs,
         Lost,
