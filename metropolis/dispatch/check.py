@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any, TypeVar
 
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.names import cut
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import call, due_s_of, read, reranked_by, version_of, versions_of
 from metropolis.types import MetropolisError
+from metropolis.world.user_errors import describe_error
 
+PluginT = TypeVar("PluginT")
 PROGRAMS = 60
 FLEET = Fleet((InstanceSpec(4000, 20.0), InstanceSpec(2500, 40.0), InstanceSpec(9000, 10.0)))
 
@@ -25,10 +28,9 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
 
     Requests of random chains, with `stages_left` set, are preempted once and then completed or
     cancelled, some promoted before; all requests are ranked in between and at the end. Raises
-    PluginError if a method or property fails, and MetropolisError if `make` is not callable.
+    PluginError if a method or property fails, and MetropolisError as `made_by`.
     """
-    check_callable(make, "policies")
-    policy, twin = make(), make()
+    policy, twin = made_by(make, Policy), made_by(make, Policy)
     bits = read(policy, "rank_bits")
     is_width = type(bits) is int and 0 < bits <= RANK_BITS
     _require(is_width, f"rank_bits must be an int from 1 to {RANK_BITS}")
@@ -59,10 +61,9 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
 def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None:
     """Raise BrokenPluginError if the dispatchers that `make` returns violate the interface.
 
-    Raises PluginError if a method or property fails, and MetropolisError if `make` is not callable.
+    Raises PluginError if a method or property fails, and MetropolisError as `made_by`.
     """
-    check_callable(make, "dispatchers")
-    dispatcher = make(FLEET)
+    dispatcher = made_by(make, Dispatcher, FLEET)
     _require(read(dispatcher, "fleet") == FLEET, "fleet must be the one it was made for")
     draw, now_s = Random(f"{seed} dispatch"), 0.0
     placed: list[tuple[QueuedRequest, int, float]] = []
@@ -89,13 +90,29 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
         _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
 
 
-def check_callable(make: object, kind: str) -> None:
-    """Raise MetropolisError if `make` is not callable; `kind` is the noun for what it makes."""
+def made_by(make: Callable[..., PluginT], base: type[Any], *args: object) -> PluginT:
+    """The plug-in that `make` returns for `args`.
+
+    Raises MetropolisError if `make` cannot be called or fails, or if the plug-in is no `base`.
+    """
     if not callable(make):
         raise MetropolisError(
-            f"{cut(make)} is not callable; give the class of the {kind}, or a function that makes "
-            "one, not its name and not an instance"
+            f"{cut(make)} is not callable; give the class of the {base.kind}, or a function that "
+            "makes one, not its name and not an instance"
         )
+    try:
+        plugin = make(*args)
+    except MetropolisError:
+        raise
+    except (Exception, SystemExit) as error:
+        called = "with a fleet" if args else "without arguments"
+        raise MetropolisError(
+            f"the {base.kind} cannot be made {called}: {describe_error(error, None)}"
+        ) from error
+    if not isinstance(plugin, base):
+        right = f"{base.__module__}.{base.__name__}"
+        raise MetropolisError(f"the {base.kind} is {cut(plugin)}; it should be a {right}")
+    return plugin
 
 
 def _live(policy: Policy, served: ServedRequest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from metropolis.dispatch.check import check_callable
+from metropolis.dispatch.check import made_by
 from metropolis.policy.base import QueuedRequest
 from metropolis.policy.faults import read
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest
@@ -29,13 +29,13 @@ def check_reuse(
     """Raise BrokenReuseError if the reuse that `make` returns violates the interface.
 
     Random requests for the `models`, which have `layers` layers, are offered random caches of them.
-    Raises PluginError if a method fails or returns what is not allowed, and MetropolisError if
-    `make` is not callable or no model is named.
+    Raises PluginError if a method fails or returns what is not allowed, and MetropolisError as
+    `made_by` and if no model is named.
     """
-    check_callable(make, "reuse")
     if not models:
         raise MetropolisError("models is empty; name the models that the reuse is for")
-    reuse, twin, draw = make(), make(), Random(f"{seed} reuse")
+    reuse, twin = made_by(make, CacheReuse), made_by(make, CacheReuse)
+    draw = Random(f"{seed} reuse")
     _require(type(read(reuse, "own_prefix")) is bool, "own_prefix must be a bool")
     kept = {model: input_layers_of(reuse, model) for model in models}
     _require(

@@ -179,6 +179,26 @@ def test_what_makes_no_plugin_is_refused(check: Callable[[Any], None], given: ob
         check(given)
 
 
+class Greedy(StepFirst):
+    def __init__(self, weights: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (Policy, "the policy cannot be made without arguments: TypeError: .*abstract"),
+        (Greedy, "the policy cannot be made without arguments: TypeError: .*'weights'"),
+        (lambda: 1 // 0, r"without arguments: .*test_check\.py:\d+: ZeroDivisionError: .*; fix it"),
+        (lambda: None, "the policy is None; it should be a metropolis.policy.base.Policy"),
+    ],
+)
+def test_a_policy_that_cannot_be_made_is_told_in_a_sentence(
+    make: Callable[[], Any], sentence: str
+) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        check_policy(make)
+
+
 def test_a_violation_is_an_error_for_users() -> None:
     with pytest.raises(MetropolisError, match="a rank must lie between"):
         check_policy(Negative)
