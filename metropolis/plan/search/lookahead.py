@@ -58,15 +58,18 @@ class Lookahead:
     def run(self) -> list[PlannedStage]:
         """The stages of the best schedule found."""
         start = self._timeline.start()
+        self._search(start)
+        for choose in self._first:  # a rollout that was given up may have ended earlier
+            self._roll(start, [], self._by(choose), is_bounded=False)
+        return self.stages
+
+    def _search(self, start: Moment) -> None:
         for choose in self._first:
             self._roll(start, [], self._by(choose))
         self._start_from_part(start)
         is_better = True
         while is_better and not self._is_spent:
             is_better = self._improve(start)
-        for choose in self._first:  # a rollout that was given up may have ended earlier
-            self._roll(start, [], self._by(choose), is_bounded=False)
-        return self.stages
 
     def _start_from_part(self, start: Moment) -> None:
         """Plan the part with the longest chain on some GPUs, and fill the others."""
@@ -78,10 +81,11 @@ class Lookahead:
         for share in PART_SHARES:
             alone = part_of(timeline, longest, max(1, round(share * timeline.machine.gpus)))
             if alone is not None:
-                stages = Lookahead(alone, self._first, self._fast, self._effort // 16).run()
+                part = Lookahead(alone, self._first, self._fast, self._effort // 16)
+                part._search(alone.start())
                 timeline.simulated_requests += alone.simulated_requests
                 timeline.outlooks += alone.outlooks
-                self._roll(start, [], filling(timeline, longest, stages))
+                self._roll(start, [], filling(timeline, longest, part.stages))
 
     @property
     def _is_spent(self) -> bool:
