@@ -34,16 +34,19 @@ ALLOCATIONS = 10_000
 )  # fmt: skip
 @click.option(
     "--policy", default="kairos", show_default=True, metavar="NAME",
-    help=f"Policy that orders waiting requests: {', '.join(names_of(POLICIES))}.",
+    help=f"Policy that orders waiting requests: {', '.join(names_of(POLICIES))}, or "
+    "FILE.py:CLASS.",
 )  # fmt: skip
 @click.option(
     "--dispatcher", default="prefix", show_default=True, metavar="NAME",
-    help=f"Dispatcher that places requests on engines: {', '.join(names_of(DISPATCHERS))}.",
+    help=f"Dispatcher that places requests on engines: {', '.join(names_of(DISPATCHERS))}, or "
+    "FILE.py:CLASS.",
 )  # fmt: skip
 @click.option(
     "--reuse", metavar="NAME",
     help="Which caches prefills start from, for engines of `metropolis serve torch`: "
-    f"{', '.join(names_of(REUSES))}, like droidspeak:plans=FILE. [default: their own]",
+    f"{', '.join(names_of(REUSES))}, like droidspeak:plans=FILE, or FILE.py:CLASS. [default: "
+    "their own]",
 )  # fmt: skip
 @host_option
 @click.option(

@@ -9,6 +9,8 @@ from inspect import iscoroutinefunction
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from metropolis.maps.map import GridMap
 from metropolis.names import cut
 from metropolis.rules.metrics import GenAgent, Geodesic, Hops, PlaneMetric
@@ -84,9 +86,11 @@ def check_options(options: Any, name: str = "options") -> None:
 
 
 def check_function(name: str, function: Any) -> None:
-    """Raise MetropolisError unless `function` can be called, or is None."""
+    """Raise MetropolisError unless `function` is a plain function, or None."""
     if function is not None and not callable(function):
         raise MetropolisError(f"{name} is {cut(function)}; it should be a function, or None")
+    if iscoroutinefunction(function):
+        raise MetropolisError(f"{name} is an async function; it should be a plain one")
 
 
 def check_number(name: str, value: Any, least: float = 0.0) -> None:
@@ -118,6 +122,13 @@ def _check_attributes(world: World) -> None:
         value: Any = getattr(world, name)
         if not isinstance(value, kind):
             raise MetropolisError(f"the world's {name} is {cut(value)}; it should be {right}")
+    if isinstance(metric, Geodesic | GenAgent) and world.map is not None:
+        for layer in ("walls", "arenas") if isinstance(metric, GenAgent) else ("walls",):
+            if not np.array_equal(getattr(metric, layer), getattr(world.map, layer)):
+                raise MetropolisError(
+                    f"the {layer} of the world's metric differ from those of its map, with which "
+                    "its runs are replayed; make both from the same array"
+                )
     if world.start.tzinfo is not None:
         raise MetropolisError(
             f"the world's start is {world.start}; it should be the local time, without time zone"

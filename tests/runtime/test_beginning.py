@@ -87,6 +87,11 @@ def test_what_is_no_function_is_told_before_the_run_begins() -> None:
     simulation = Simulation(world, walkers(world), seed=np.int64(3))
     with pytest.raises(MetropolisError, match="on_step is 3; it should be a function, or None"):
         simulation.run(2, on_step=3)  # type: ignore[arg-type]
+
+    async def waits(_: object) -> None: ...
+
+    with pytest.raises(MetropolisError, match="on_step is an async function; it should be a plain"):
+        simulation.run(2, on_step=waits)
     assert simulation.run(np.int64(2)).seed == 3
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -262,6 +262,10 @@ async def wait(moment: Moment) -> None:
     moment.entities.clear()
 
 
+def pause(moment: Moment) -> Iterator[None]:
+    yield
+
+
 def rename(moment: Moment) -> None:
     moment.agents["w00"].name = "Zed"
 
@@ -281,7 +285,8 @@ def misspell(moment: Moment) -> None:
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
-        (wait, "the edit is an async function or a generator; use a plain function"),
+        (wait, "edit is an async function; it should be a plain one"),
+        (pause, "the edit is an async function or a generator; use a plain function"),
         (misspell, "'Moment' object has no attribute 'agent'"),
         (rename, "the edit renames the agent 'w00' to 'Zed'; agents keep their names"),
         (move, "the edit has moved 'w00' from"),
@@ -296,7 +301,7 @@ def misspell(moment: Moment) -> None:
     ],
 )
 def test_edits_that_leave_no_world_are_refused(
-    tmp_path: Path, edit: Callable[[Moment], None], sentence: str
+    tmp_path: Path, edit: Callable[[Moment], Any], sentence: str
 ) -> None:
     town = Town(SEED, walkers=3)
     lived(town, tmp_path / "origin")

@@ -19,7 +19,8 @@ import pytest
 from metropolis import Agent, Client, Entity, MetropolisError, Simulation, Whisper, World, fork
 from metropolis.bench import METROPOLIS
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.rules.metrics import Geodesic
+from metropolis.maps.map import GridMap
+from metropolis.rules.metrics import GenAgent, Geodesic
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.trace.parquet import read_trace
 
@@ -333,3 +334,18 @@ def test_a_horizon_below_the_radius_is_refused() -> None:
     world.perception_radius = 3
     with pytest.raises(MetropolisError, match=r"the horizon .* is 2, .* its velocity, 3$"):
         Simulation(world, people())
+
+
+def test_a_map_that_is_not_the_metrics_is_refused() -> None:
+    none, wall = np.zeros((12, 12), bool), np.zeros((12, 12), bool)
+    wall[3, 3] = True
+    rooms, one_room = np.zeros((12, 12), np.int32), wall.astype(np.int32)
+    for metric, differs in (
+        (Geodesic(none), "the walls of the world's metric differ"),
+        (GenAgent(wall, one_room, 1), "the arenas of the world's metric differ"),
+    ):
+        world = Room()
+        world.metric = metric
+        world.map = GridMap("walled", wall, rooms, ("",), rooms, ("",))
+        with pytest.raises(MetropolisError, match=differs):
+            Simulation(world, people())
