@@ -104,9 +104,9 @@ class _Tiles:
 
     def __init__(self, walls: npt.NDArray[np.bool_], horizon: int = 96) -> None:
         """`walls` is (height, width); `horizon` is in steps, 1 to 250."""
-        if walls.ndim != 2 or not walls.size:
+        if np.ndim(walls) != 2 or not np.size(walls):
             raise MetropolisError(
-                f"walls have the shape {walls.shape}; the metric needs (height, width)"
+                f"walls have the shape {np.shape(walls)}; the metric needs (height, width)"
             )
         if not 1 <= horizon <= 250:
             raise MetropolisError(f"the horizon is {horizon}; it must be 1 to 250 steps")
@@ -205,9 +205,10 @@ class GenAgent(_Tiles):
     ) -> None:
         """See `_Tiles`; `arenas` is (height, width), equal numbers are one arena."""
         super().__init__(walls, horizon)
-        if arenas.shape != walls.shape:
+        if np.shape(arenas) != self.walls.shape:
             raise MetropolisError(
-                f"arenas have the shape {arenas.shape}; it must be that of the walls, {walls.shape}"
+                f"arenas have the shape {np.shape(arenas)}; it must be that of the walls, "
+                f"{self.walls.shape}"
             )
         if not 0 <= max_velocity <= GENAGENT_VELOCITY_MAX:
             raise MetropolisError(
@@ -215,7 +216,7 @@ class GenAgent(_Tiles):
                 "tiles a step"
             )
         self.arenas = np.ascontiguousarray(arenas, dtype=np.int32)
-        self._width: int = walls.shape[1]
+        self._width: int = self.walls.shape[1]
         self._arena_of = array("i", self.arenas.tobytes())
         self._is_wall: bytes = self.walls.tobytes()
         self.max_velocity = max_velocity

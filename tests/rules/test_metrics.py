@@ -228,6 +228,14 @@ def test_what_metrics_refuse(make, sentence: str) -> None:
         make()
 
 
+def test_walls_and_arenas_may_be_lists() -> None:
+    walls, arenas = [[0, 1, 0], [0, 0, 0]], [[1, 0, 2], [1, 1, 2]]
+    for metric in (Geodesic(walls), GenAgent(walls, arenas, 1)):
+        assert metric.flaw((1, 0)) == "it is a wall"
+        assert metric.within((0, 0), (2, 0), 0, 4)
+        assert not metric.within((0, 0), (2, 0), 0, 3)
+
+
 def test_threads_may_share_a_graph() -> None:
     line = [[j for j in (i - 1, i + 1) if 0 <= j < 400] for i in range(400)]
     pairs = [(a, b, r) for r in (3, 50, 200) for a in range(0, 400, 7) for b in range(0, 400, 9)]
