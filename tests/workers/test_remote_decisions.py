@@ -154,10 +154,10 @@ def test_the_history_is_lockstep_s(kind: type[Agent], seed: int, loss: float) ->
     chaos = Chaos(seed, loss)
     remote, known = run(kind, chaos, seed=seed), run(kind, None, seed=seed)
     assert remote.history_sha256 == known.history_sha256
-    assert remote.calls == known.calls
     assert loss or chaos.links == WORKERS
     if kind is Streams:
         return  # whether a stream ends before its reader leaves is a matter of time
+    assert remote.calls == known.calls
     for column in ("step", "agent", "function", "prompt_tokens", "output_tokens", "parents"):
         ours, theirs = getattr(remote.trace.calls, column), getattr(known.trace.calls, column)
         assert (ours == theirs).all(), column
