@@ -85,8 +85,8 @@ class HugePages {
 
   void advise_heap() {
     const std::uintptr_t end = page_of(reinterpret_cast<std::uintptr_t>(sbrk(0)));
-    if (end > heap_end_) {
-      const std::uintptr_t begin = std::max(heap_begin_, heap_end_);
+    const std::uintptr_t begin = std::max(heap_begin_, heap_end_);
+    if (end > begin) {
       madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
       madvise(reinterpret_cast<void*>(begin), end - begin, COLLAPSE);
     }
@@ -100,7 +100,7 @@ class HugePages {
   std::uintptr_t heap_begin_, heap_end_ = 0;
 };
 
-std::string contents(const char* path) {
+std::string contents(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -118,8 +118,8 @@ bool use_huge_pages() {
   static const bool used = [] {
     const std::string folder = "/sys/kernel/mm/transparent_hugepage/";
     const std::uintptr_t begin = heap_begin();
-    if (begin == 0 || contents((folder + "enabled").c_str()).find("[never]") != std::string::npos ||
-        contents((folder + "hpage_pmd_size").c_str()) != std::to_string(PAGE) + "\n") {
+    if (begin == 0 || contents(folder + "enabled").find("[never]") != std::string::npos ||
+        contents(folder + "hpage_pmd_size") != std::to_string(PAGE) + "\n") {
       return false;
     }
     new HugePages(begin);  // Python's until the process ends
