@@ -89,8 +89,7 @@ def check_function(name: str, function: Any) -> None:
     """Raise MetropolisError unless `function` is a plain function, or None."""
     if function is not None and not callable(function):
         raise MetropolisError(f"{name} is {cut(function)}; it should be a function, or None")
-    if iscoroutinefunction(function):
-        raise MetropolisError(f"{name} is an async function; it should be a plain one")
+    _check_synchronous(name, function)
 
 
 def check_number(name: str, value: Any, least: float = 0.0) -> None:
@@ -137,10 +136,12 @@ def _check_attributes(world: World) -> None:
 
 def _check_plain(owner: World | Agent, *methods: str) -> None:
     for name in methods:
-        if iscoroutinefunction(getattr(owner, name)):
-            raise MetropolisError(
-                f"{type(owner).__name__}.{name} is an async function; it should be a plain one"
-            )
+        _check_synchronous(f"{type(owner).__name__}.{name}", getattr(owner, name))
+
+
+def _check_synchronous(name: str, function: Any) -> None:
+    if iscoroutinefunction(function):
+        raise MetropolisError(f"{name} is an async function; it should be a plain one")
 
 
 def _is_number(value: Any) -> bool:

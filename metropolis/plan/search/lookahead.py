@@ -124,8 +124,10 @@ class Lookahead:
     def _roll(
         self, moment: Moment, past: list[PlannedStage], choose: Choose, *, is_bounded: bool = True
     ) -> None:
-        """Follow a method to the end, unless it ends no earlier than the best; `is_bounded`: or is
-        estimated to."""
+        """Follow a method to the end, unless it ends no earlier than the best schedule.
+
+        With `is_bounded` a lower bound of its end, which is rounded, may give it up before.
+        """
         stages = list(past)
         while moment.unfinished:
             if len(stages) == self._stages_max:

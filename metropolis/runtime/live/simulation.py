@@ -204,6 +204,7 @@ class Simulation:
         """The result so far."""
         configuration, recorder = self.configuration, self._recording.recorder
         tally = recorder.calls_file.tally
+        total = tally.total
         return RunResult(
             mode=configuration.mode,
             rule=configuration.rule if configuration.mode == "out_of_order" else None,
@@ -213,9 +214,9 @@ class Simulation:
             stopped=self.stopped,
             history_sha256=recorder.history.sha256,
             history=self._recording.history,
-            calls=tally.total.calls,
-            prompt_tokens=tally.total.prompt_tokens,
-            output_tokens=tally.total.output_tokens,
+            calls=total.calls,
+            prompt_tokens=total.prompt_tokens,
+            output_tokens=total.output_tokens,
             by_function=dict(sorted(tally.by_function.items())),
             usage=self.client.usage,
             bought=self.client.bought,
