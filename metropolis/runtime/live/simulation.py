@@ -93,10 +93,11 @@ class Simulation:
             self.client.gate.concurrency = 1
         if self.client.closed and self.client.journal is not None:
             raise MetropolisError("the client was another run's and is closed; make a new one")
-        self.client.models.check_agents([agent.name for agent in self.agents])
+        self._names = [agent.name for agent in self.agents]
+        self.client.models.check_agents(self._names)
         self._causality = rule_of(configuration, checked_reach(world))
-        names = [agent.name for agent in self.agents]
-        initial = initial_entities(world, names, configuration.seed, configuration.options or {})
+        options = configuration.options or {}
+        initial = initial_entities(world, self._names, configuration.seed, options)
         self._single_use = SingleUse(world, self.agents)
         self._metrics = metrics_server(configuration.metrics_port)
         self._clock = RunClock(self.client.backend)
@@ -231,7 +232,6 @@ class Simulation:
 
     def _restore_or_start(self, initial: list[Entity]) -> None:
         """Start from the world at step 0, or from the checkpoint."""
-        names = [agent.name for agent in self.agents]
         known = self._recording.checkpoint
         self.first_step = 0 if known is None else known.step
         self._clock.before_s = 0.0 if known is None else known.now_s
@@ -240,7 +240,7 @@ class Simulation:
         if known is not None and known.agents:  # otherwise claims contain the minds
             self._single_use.claim_agents()
             restore_all(self.agents, known.agents)
-        self._recording.open(bodies(initial, names), entities, self.first_step)
+        self._recording.open(bodies(initial, self._names), entities, self.first_step)
         self._worker = LocalWorker(
             self.world,
             self.agents,
@@ -344,8 +344,7 @@ class Simulation:
         if recording.directory is not None:
             every_wall_s = self.configuration.checkpoint_wall_s
             checkpoints = recording.directory.checkpoints
-            names = [agent.name for agent in self.agents]
-            checkpointer = Checkpointer(checkpoints, names, executor, steps, every_wall_s)
+            checkpointer = Checkpointer(checkpoints, self._names, executor, steps, every_wall_s)
 
         def wake() -> None:
             loop.call_soon_threadsafe(executor.end, Interrupted(INTERRUPTED))
