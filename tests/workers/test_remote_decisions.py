@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
+from metropolis.runtime.folder.calls_file import calls_by_step
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import AgentError, MetropolisError
@@ -135,6 +138,7 @@ def run(
     llm: Late | None = None,
     max_tokens: int | None = None,
     seed: int = 0,
+    out: Path | None = None,
 ) -> RunResult:
     world = world or Meadow(6, side=8, joint=1)
     agents = [kind(name) for name in world.names]  # type: ignore[call-arg]
@@ -143,8 +147,18 @@ def run(
     with pytest.MonkeyPatch.context() as patch:
         if chaos is not None:
             patch.setattr("metropolis.runtime.live.optimistic.make_decisions", chaos.decisions)
-        how: dict[str, Any] = {"mode": mode, "waste_budget": 1.0, "seed": seed}
+        how: dict[str, Any] = {"mode": mode, "waste_budget": 1.0, "seed": seed, "out": out}
         return Simulation(world, agents, client, **how).run(steps)
+
+
+def sent(run: Path) -> list[tuple[int, int, str, tuple[tuple[int, int], ...]]]:
+    """Step, agent, function and parents of each call of a run, answered or not."""
+    steps = calls_by_step(run / "calls.jsonl")
+    return [
+        (step, agent, call.function, call.parents)
+        for _, calls in steps
+        for step, agent, call in calls
+    ]
 
 
 @pytest.mark.parametrize("kind", [Walker, PlainWalker, Streams])
@@ -152,7 +166,11 @@ def run(
 @given(seed=st.integers(0, 1000), loss=st.sampled_from([0.0, 0.02]))
 def test_the_history_is_lockstep_s(kind: type[Agent], seed: int, loss: float) -> None:
     chaos = Chaos(seed, loss)
-    remote, known = run(kind, chaos, seed=seed), run(kind, None, seed=seed)
+    with TemporaryDirectory() as folder:
+        ours, theirs = Path(folder, "ours"), Path(folder, "theirs")
+        remote = run(kind, chaos, seed=seed, out=ours)
+        known = run(kind, None, seed=seed, out=theirs)
+        assert sent(ours) == sent(theirs)
     assert remote.history_sha256 == known.history_sha256
     assert loss or chaos.links == WORKERS
     if kind is Streams:
