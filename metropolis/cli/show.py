@@ -83,6 +83,9 @@ async def _tables(agent: Agent, step: Step) -> dict[str, list[dict[str, str]]]:
 
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    if not rows:
+        Console().print(Text.assemble("  ", _text(title), ": none"))
+        return
     table = _table(title)
     columns = list(dict.fromkeys(column for row in rows for column in row))
     for column in columns:

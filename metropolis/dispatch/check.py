@@ -31,9 +31,10 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     PluginError if a method or property fails, and MetropolisError as `made_by`.
     """
     policy, twin = made_by(make, Policy), made_by(make, Policy)
-    bits = read(policy, "rank_bits")
-    is_width = type(bits) is int and 0 < bits <= RANK_BITS
-    _require(is_width, f"rank_bits must be an int from 1 to {RANK_BITS}")
+    for each in (policy, twin):
+        bits = read(each, "rank_bits")
+        is_width = type(bits) is int and 0 < bits <= RANK_BITS
+        _require(is_width, f"rank_bits must be an int from 1 to {RANK_BITS}")
     waiting: list[QueuedRequest] = []
     for served, is_last in _served_requests(seed):
         waiting.append(served.request)
@@ -46,15 +47,11 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
                     call(Policy.function_ended, each, served.request.function)
             _require(version_of(each, "version") >= version, "version must not fall")
         version = version_of(policy, "version")
-        ranks = [call(Policy.rank, policy, request) for request in waiting]
-        for rank in ranks:
-            _require(type(rank) is int, f"a rank must be an int, and one is {cut(rank)}")
-            fits = 0 <= rank < 1 << bits
-            _require(fits, f"a rank must lie between 0 and 2 ** {bits} - 1, and one is {rank}")
-        again = [call(Policy.rank, policy, request) for request in waiting]
+        ranks = [_rank(policy, request) for request in waiting]
+        again = [_rank(policy, request) for request in waiting]
         same = version == version_of(policy, "version") and ranks == again
         _require(same, "rank must be a function of the request and the version")
-        theirs = [call(Policy.rank, twin, request) for request in waiting]
+        theirs = [_rank(twin, request) for request in waiting]
         _require(ranks == theirs, "two policies with the same events must return the same ranks")
 
 
@@ -115,6 +112,15 @@ def made_by(make: Callable[..., PluginT], base: type[Any], *args: object) -> Plu
     return plugin
 
 
+def _rank(policy: Policy, request: QueuedRequest) -> int:
+    rank: int = call(Policy.rank, policy, request)
+    _require(type(rank) is int, f"a rank must be an int, and one is {cut(rank)}")
+    bits = read(policy, "rank_bits")
+    fits = 0 <= rank < 1 << bits
+    _require(fits, f"a rank must lie between 0 and 2 ** {bits} - 1, and one is {rank}")
+    return rank
+
+
 def _live(policy: Policy, served: ServedRequest) -> None:
     """Start a request, preempt it half way and resume it; complete nine in ten, cancel the rest.
 
@@ -126,14 +132,14 @@ def _live(policy: Policy, served: ServedRequest) -> None:
     if is_promoted:
         call(Policy.promoted, policy, request)
     call(Policy.started, policy, request, served.started_s)
-    versions, rank = versions_of(policy), call(Policy.rank, policy, request)
+    versions, rank = versions_of(policy), _rank(policy, request)
     call(Policy.passed, policy, middle_s)
-    is_function = versions != versions_of(policy) or rank == call(Policy.rank, policy, request)
+    is_function = versions != versions_of(policy) or rank == _rank(policy, request)
     _require(
         is_function, "rank must be a function of the request and the versions while it runs, too"
     )
     ids = reranked_by(policy, versions)
-    is_named = ids is None or request.id in ids or rank == call(Policy.rank, policy, request)
+    is_named = ids is None or request.id in ids or rank == _rank(policy, request)
     _require(is_named, "reranked must name the requests whose ranks have changed")
     _require(due_s_of(policy) > middle_s, "due_s must be in the future after passed")
     call(Policy.preempted, policy, request, middle_s)

@@ -77,6 +77,11 @@ class Scenario:
                 raise MetropolisError(
                     f"the scenario's {name} is {cut(value)}; it should be a function"
                 )
+        functions: Any = self.functions
+        if not isinstance(functions, tuple) or not all(isinstance(f, str) for f in functions):
+            raise MetropolisError(
+                f"the scenario's functions are {cut(functions)}; they should be a tuple of texts"
+            )
         object.__setattr__(self, "steps", whole_number("the scenario's steps", self.steps, 1))
         if self.author is not None:
             self.world.author = self.author

@@ -43,13 +43,19 @@ class Walker(Walker):
     def tables(self):
         return TABLES
 """
-    for tables, status, sentence in (
-        ("{'sights': [{'what': 'a [red]fox\\x1b[0m'}, {'where': 'here'}]}", 0, "[red]fox"),
-        ("[][1]", 2, "own.py:"),
+    for name, tables, status, sentence in (
+        ("empty", "{'sights': [], 'sounds': []}", 0, "\n  sights: none\n  sounds: none\n"),
+        (
+            "letters",
+            "{'sights': [{'what': 'a [red]fox\\x1b[0m'}, {'where': 'here'}]}",
+            0,
+            "[red]fox",
+        ),
+        ("broken", "[][1]", 2, "own.py:"),
     ):
         Path("own.py").write_text(source.replace("TABLES", tables), "utf-8")
-        assert run("own.py", "--out", f"own{status}", "--quiet")[0] == 0
-        found, out, err = run("show", f"own{status}", "--agent", "w01")
+        assert run("own.py", "--out", name, "--quiet")[0] == 0
+        found, out, err = run("show", name, "--agent", "w01")
         assert found == status
         assert sentence in out + err
         assert "\x1b" not in out

@@ -38,6 +38,11 @@ class Floating(Policy):
         return 0.5  # type: ignore[return-value]
 
 
+class Asynchronous(Policy):
+    async def rank(self, request: QueuedRequest) -> int:  # type: ignore[override]
+        return 0
+
+
 class Restless(Policy):
     def __init__(self) -> None:
         self._count = count()
@@ -82,11 +87,13 @@ class Silent(Policy):
         self._now_s = now_s
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize(
     ("policy", "rule"),
     [
         (Negative, "must lie between"),
         (Floating, "must be an int, and one is 0.5"),
+        (Asynchronous, "must be an int, and one is <coroutine"),
         (Restless, "function of the request and the version"),
         (Backwards, "version must not fall"),
         (Moody, "must return the same ranks"),

@@ -130,7 +130,7 @@ def test_parts_of_a_wrong_type_are_told(world: Any, agents: Any, sentence: str) 
         ({"steps": None}, "steps is None"),
         ({"steps": True}, "steps is True"),
         ({"steps": 0}, "steps is 0"),
-        ({"steps": -1}, "steps is -1"),
+        ({"functions": "plan"}, "the scenario's functions are 'plan'; they should be a tuple of"),
         ({"author": "Ann"}, "the scenario's author is 'Ann'; it should be a function"),
         ({"story": None}, "the scenario's story is None; it should be a function"),
     ],
