@@ -64,11 +64,11 @@ class PipelinedConnection:
         failure: Exception = redis.ConnectionError("the connection was closed")
         tasks: list[asyncio.Task[None]] = []
         try:
-            await connection.connect()
+            await _connect(connection)
             coroutines = self._send(connection), self._receive(connection), self._watch()
             tasks += [asyncio.ensure_future(coroutine) for coroutine in coroutines]
             await asyncio.gather(*tasks)
-        except (redis.RedisError, OSError) as error:
+        except redis.RedisError as error:
             failure = error
         finally:
             for task in tasks:
@@ -114,4 +114,17 @@ class PipelinedConnection:
             silent_s = silent_s + _WATCH_S if first is oldest is not None else 0.0
             oldest = first
             if silent_s > TIMEOUT_S:
-                raise redis.TimeoutError(f"the server has been silent for {TIMEOUT_S:g} s")
+                raise _silent()
+
+
+async def _connect(connection: Any) -> None:
+    """Connect; raises TimeoutError if the server, or a part of the network, accepts in silence."""
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await connection.connect()
+    except TimeoutError:
+        raise _silent() from None
+
+
+def _silent() -> redis.TimeoutError:
+    return redis.TimeoutError(f"the server has been silent for {TIMEOUT_S:g} s")

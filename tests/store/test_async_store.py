@@ -216,16 +216,17 @@ def test_a_server_that_ends_and_comes_back(tmp_path: Path) -> None:
         asyncio.run(steps())
 
 
+@pytest.mark.parametrize("answers_handshakes", [True, False])
 def test_a_server_that_is_silent_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers_handshakes: bool
 ) -> None:
     monkeypatch.setattr(pipelined_connection, "TIMEOUT_S", 0.1)
     monkeypatch.setattr(pipelined_connection, "_WATCH_S", 0.05)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer only the handshake."""
+        """Answer at most the handshake."""
         while data := await reader.read(1 << 16):
-            if b"CLIENT" in data or b"SELECT" in data:
+            if answers_handshakes and (b"CLIENT" in data or b"SELECT" in data):
                 writer.write(b"+OK\r\n" * data.count(b"*"))
         writer.close()
 
@@ -233,8 +234,9 @@ def test_a_server_that_is_silent_is_given_up(
         path = str(tmp_path / "socket")
         async with await asyncio.start_unix_server(silent, path):
             async_store = RedisStore(None, f"unix://{path}", "run").async_store()
-            with pytest.raises(StoreUnavailableError):
-                await async_store.dispatch(1, [], {}, 0)
+            async with asyncio.timeout(30):
+                with pytest.raises(StoreUnavailableError, match="silent for 0.1 s"):
+                    await async_store.dispatch(1, [], {}, 0)
             await async_store.close()
 
     asyncio.run(ask())
