@@ -145,7 +145,7 @@ class ClaimingWorker:
             except asyncio.CancelledError:
                 self._ending = True
                 for left in claims[number:]:
-                    self._give_back(left)
+                    self._answers.give_back(left)
                 raise
             open_claim = _OpenClaim(claim)
             self._open[open_claim] = group.create_task(self._run_claim(open_claim))
@@ -156,12 +156,12 @@ class ClaimingWorker:
     async def _give_back_late(self, request: asyncio.Future[list[Claim]]) -> None:
         with suppress(StoreError, TimeoutError):  # the claims expire anyway
             for claim in await asyncio.wait_for(request, END_S):
-                self._give_back(claim)
+                self._answers.give_back(claim)
 
     def _finish(self, open_claim: _OpenClaim, _: asyncio.Task[None]) -> None:
         del self._open[open_claim]
         if not open_claim.begun:
-            self._give_back(open_claim.claim)
+            self._answers.give_back(open_claim.claim)
         self._answers.forget(open_claim.claim.agents)
         self._capacity.set()
 
@@ -234,15 +234,11 @@ class ClaimingWorker:
             if open_claim.commit is not None:
                 await asyncio.wait([open_claim.commit], timeout=END_S)
         finally:
-            self._give_back(open_claim.claim)
+            self._answers.give_back(open_claim.claim)
 
     def _is_ours(self, open_claim: _OpenClaim) -> bool:
         """Whether only the cluster itself can have been the cause of the cancellation."""
         return not self._ending and not open_claim.lost
-
-    def _give_back(self, claim: Claim) -> None:
-        with suppress(StoreError):  # the claim expires anyway
-            self._store.give_back(claim)
 
     def _renew(self) -> None:
         """Renew all claims, in the thread of the heartbeat."""

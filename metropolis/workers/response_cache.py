@@ -14,7 +14,7 @@ from typing import Any
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Answers, JournalFront, Key
-from metropolis.store.base import Store
+from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Claim
 from metropolis.store.execution import Execution, PaidAnswers
 from metropolis.types import AgentId
@@ -33,12 +33,14 @@ class StoredAnswers(JournalFront):
 
     def __init__(self, store: Store, journal: Answers | None = None, buyer: str = "") -> None:
         super().__init__(journal)
-        self.async_store, self._buyer = store.async_store(), buyer
+        self._sync_store, self.async_store, self._buyer = store, store.async_store(), buyer
         self._known: dict[AgentId, dict[Key, Completion]] = defaultdict(dict)
         self._claims: Counter[AgentId] = Counter()
         self._unsent: dict[AgentId, dict[Key, Completion]] = {}
         """Not sent yet: the step may end in this iteration of the event loop."""
         self._in_flight: dict[AgentId, asyncio.Task[Any]] = {}
+        self._is_away = False
+        """Whether the store did not respond when a claim was to be given back."""
         self.workers = 0
         """Workers of this process that use it; the last one that ends calls `end`."""
 
@@ -105,6 +107,20 @@ class StoredAnswers(JournalFront):
         for task in before:
             await task
         return committed
+
+    def give_back(self, claim: Claim) -> None:
+        """Let others claim the cluster, if the store responds; the claim expires anyway.
+
+        A store that does not respond is not asked again for each further claim.
+        """
+        if self._is_away:
+            return
+        try:
+            self._sync_store.give_back(claim)
+        except StoreUnavailableError:
+            self._is_away = True
+        except StoreError:
+            pass
 
     async def end(self) -> None:
         """Let pending answers arrive, if the store responds; then close the connections."""

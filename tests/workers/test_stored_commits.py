@@ -124,10 +124,17 @@ def test_the_end_does_not_wait_for_a_store_that_is_away(is_slow: bool) -> None:
             await asyncio.sleep(60)
         raise StoreUnavailableError("the store does not answer")
 
+    given_back = []
+
+    def give_back(claim: Claim) -> None:
+        given_back.append(claim)
+        raise StoreUnavailableError("the store does not answer")
+
     async def check() -> None:
         store = MemoryServer().store("it")
         new_run(store)
         commits = await begun(store)
+        store.give_back = give_back  # type: ignore[method-assign]
         commits._async_store.claims = away  # type: ignore[method-assign]
         failures: list[BaseException] = []
         commits.start(failures.append)
@@ -135,5 +142,6 @@ def test_the_end_does_not_wait_for_a_store_that_is_away(is_slow: bool) -> None:
         async with asyncio.timeout(30):
             await commits.end()
         assert not failures
+        assert len(given_back) == 1  # each would wait until the connection times out
 
     asyncio.run(check())

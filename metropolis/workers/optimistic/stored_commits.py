@@ -127,7 +127,7 @@ class StoredCommits:
             await asyncio.wait([self._claiming])
         await self._answers.end()
         for claim in self._open():
-            self._give_back(claim)
+            self._answers.give_back(claim)
 
     async def _claim_all(self) -> None:
         while True:
@@ -141,7 +141,7 @@ class StoredCommits:
         except asyncio.CancelledError:
             with suppress(StoreError, TimeoutError):  # the claims expire anyway
                 for claim in await asyncio.wait_for(request, END_S):
-                    self._give_back(claim)
+                    self._answers.give_back(claim)
             raise
         for claim in claims:
             for agent in claim.agents:
@@ -195,10 +195,6 @@ class StoredCommits:
             for agent in claim.agents:
                 del self._claims[agent]
             self._answers.forget(claim.agents)
-
-    def _give_back(self, claim: Claim) -> None:
-        with suppress(StoreError):  # the claim expires anyway
-            self._store.give_back(claim)
 
 
 def _by_another(step: Step, agents: tuple[AgentId, ...]) -> StoreError:
