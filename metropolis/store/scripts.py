@@ -5,14 +5,19 @@ clusters to workers include claiming.lua before it.
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import redis
 
-from metropolis.store.connect import Client
+from metropolis.addresses import shown
+from metropolis.store.base import StoreError
+from metropolis.store.connect import PERMISSIONS, Client, store_errors
 
+_COMMAND = re.compile(r"\ball\('([A-Z]+)'|\bcall\('(?!XINFO)([A-Z]+)'")
+"""A command in a script; XINFO, which only reads, is permitted by its subcommands."""
 _CLAIMING = "claim", "dispatch", "commit"
 
 
@@ -38,3 +43,17 @@ def call(client: Client, name: str, prefix: str, *arguments: Any) -> Any:
         return client.execute_command("EVALSHA", digest, 1, prefix, *arguments)
     except redis.exceptions.NoScriptError:
         return client.execute_command("EVAL", text, 1, prefix, *arguments)
+
+
+def check_permissions(client: Client, url: str) -> None:
+    """Raise StoreError if the user may not use a command of the scripts.
+
+    A script that the server stops half way would leave a part of its changes.
+    """
+    folder = files("metropolis.store") / "lua"
+    texts = [file.read_text() for file in folder.iterdir()]
+    commands = sorted({one or other for text in texts for one, other in _COMMAND.findall(text)})
+    with store_errors(url):
+        forbidden = call(client, "forbidden", "metropolis:", *commands)
+    if forbidden is not None:
+        raise StoreError(f"{shown(url)}: the user may not use {forbidden.decode()}; {PERMISSIONS}")

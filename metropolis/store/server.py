@@ -9,6 +9,7 @@ from metropolis.store.base import Server, Store, StoreError
 from metropolis.store.connect import connect, store_errors
 from metropolis.store.redis import RedisStore, prefix_of
 from metropolis.store.redis_inspection import keys_of
+from metropolis.store.scripts import check_permissions
 
 
 class RedisServer(Server):
@@ -17,6 +18,11 @@ class RedisServer(Server):
     def __init__(self, url: str) -> None:
         self.url = url
         self.client = connect(url)
+        try:
+            check_permissions(self.client, url)
+        except BaseException:
+            self.client.close()
+            raise
 
     def store(self, run: str) -> Store:
         """See Server."""

@@ -235,7 +235,7 @@ def test_a_server_that_is_silent_is_given_up(
         async with await asyncio.start_unix_server(silent, path):
             async_store = RedisStore(None, f"unix://{path}", "run").async_store()
             async with asyncio.timeout(30):
-                with pytest.raises(StoreUnavailableError, match="silent for 0.1 s"):
+                with pytest.raises(StoreUnavailableError, match=r"silent for 0\.1 s"):
                     await async_store.dispatch(1, [], {}, 0)
             await async_store.close()
 
