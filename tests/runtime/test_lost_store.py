@@ -84,6 +84,21 @@ def test_a_store_that_has_dropped_what_the_files_have_lost_says_where_to_go_on(
     assert max(backend.bought.values()) == 1
 
 
+def test_a_store_without_some_of_its_commits_says_where_to_go_on(
+    tmp_path: Path, shared: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
+) -> None:
+    out, backend = tmp_path / "it", Counting()
+    left_at(STEPS // 2, backend, out, shared.url)
+    run = json.loads((out / "store.json").read_text())["run"]
+    acknowledgements = f"metropolis:{{{run}}}:acks"
+    ((last, _),) = shared.client.xrevrange(acknowledgements, count=1)
+    shared.client.xdel(acknowledgements, last)
+    with pytest.raises(StoreError, match=r"lacks some of the run's commits since step \d+; resume"):
+        simulation(backend, out=out, resume=True).run(STEPS)
+    same(simulation(backend, out=out, resume=True, store="memory").run(STEPS), lived[0])
+    assert max(backend.bought.values()) == 1
+
+
 def test_checkpoints_are_those_of_a_run_in_memory(
     tmp_path: Path, shared: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
 ) -> None:

@@ -101,11 +101,25 @@ class Executor:
         if self._nodes.released != recorded:
             self.end(StoreError("another driver has continued the run; resume it again"))
             return
-        for known in self._stored_acknowledgements():
-            if known.execution.step >= recorded:
-                self._on_commit(known.execution)
-                if self._timeline is not None:
-                    self._timeline.restore(known.execution)
+        known = [
+            one.execution
+            for one in self._stored_acknowledgements()
+            if one.execution.step >= recorded
+        ]
+        agent_steps = sum(len(execution.agents) for execution in known)
+        # e.g. after a commit that the server refused half way, for a change of permissions
+        if agent_steps < sum(step - recorded for step in self._nodes.steps):
+            self.end(
+                StoreError(
+                    f"the store lacks some of the run's commits since step {recorded}; resume it "
+                    "with store memory, from its last checkpoint"
+                )
+            )
+            return
+        for execution in known:
+            self._on_commit(execution)
+            if self._timeline is not None:
+                self._timeline.restore(execution)
         ready = self._controller.start()
         self._outstanding = {cluster_id(one): one for one in ready}
         if self._timeline is not None:
