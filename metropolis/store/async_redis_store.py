@@ -18,6 +18,7 @@ from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.encoding import EncodedCommit
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.pipelined_connection import PipelinedConnection
+from metropolis.store.redis_inspection import damage_reported
 from metropolis.store.restarts import Confirmed
 from metropolis.store.scripts import script
 from metropolis.types import AgentId, Dispatch, Step
@@ -110,7 +111,8 @@ class AsyncRedisStore(AsyncStore):
         reply = None
         try:
             while True:
-                command = steps.send(reply)
+                with damage_reported(self._redis.shown):
+                    command = steps.send(reply)
                 if isinstance(command, commands.Script):
                     reply = await self._run(command)
                 else:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from metropolis.store.base import Acknowledged
 from metropolis.store.claim import Claim
 from metropolis.store.encoding import (
@@ -73,8 +75,11 @@ def pairs_of(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def parts_in(flat: Sequence[bytes]) -> dict[str, bytes]:
-    """The parts of a mind."""
-    return {name.decode(): body for name, body in pairs_of(flat)}
+    """The parts of a mind. Raises DecodeError if one is no JSON: they are decoded elsewhere."""
+    parts = {name.decode(): body for name, body in pairs_of(flat)}
+    for body in parts.values():
+        msgspec.json.decode(body, type=msgspec.Raw)
+    return parts
 
 
 def versions_of(flat: Sequence[bytes]) -> Iterator[tuple[Step, str, bytes]]:

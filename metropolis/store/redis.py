@@ -173,7 +173,8 @@ class RedisStore(CommandStore):
         reply = None
         try:
             while True:
-                command = steps.send(reply)
+                with damage_reported(self.shown):
+                    command = steps.send(reply)
                 if isinstance(command, commands.Script):
                     reply = self._call(command.name, *command.arguments)
                 else:
@@ -265,20 +266,23 @@ class RedisStore(CommandStore):
         """See Store."""
         last, found, released = self._call("nodes", 0)
         self.confirmed.read(last.decode())
-        lines = {int(agent): node.split(b"\n") for agent, node in pairs_of(found)}
-        nodes = [lines[agent] for agent in sorted(lines)]
-        return Nodes(
-            last.decode(),
-            [int(step) for step, _, _ in nodes],
-            [position_of(place) for _, place, _ in nodes],
-            int(released),
-        )
+        agents = range(len(self.info().agents))
+        with damage_reported(self.shown):
+            lines = {int(agent): node.split(b"\n") for agent, node in pairs_of(found)}
+            nodes = [lines[agent] for agent in agents]
+            return Nodes(
+                last.decode(),
+                [int(step) for step, _, _ in nodes],
+                [position_of(place) for _, place, _ in nodes],
+                int(released),
+            )
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """See Store."""
         versions, lines = self._call("world", step)
-        seen = decode_snapshot(step, versions_of(versions), ()).versions
-        return [entity for _, entity in seen], decode_events(lines_of(lines))
+        with damage_reported(self.shown):
+            seen = decode_snapshot(step, versions_of(versions), ()).versions
+            return [entity for _, entity in seen], decode_events(lines_of(lines))
 
     def collect(self, fence: int, below: Step) -> None:
         """See Store."""
@@ -322,11 +326,12 @@ class RedisStore(CommandStore):
                 together.hgetall(f"{self.prefix}{kind}:{agent}")
             found = together.execute()
         self._call("nodes", 1)  # fails if the server has lost some with a restart
-        return {
-            agent: from_parts({name.decode(): body for name, body in parts.items()})
-            for agent, parts in zip(wanted, found, strict=True)
-            if parts
-        }
+        with damage_reported(self.shown):
+            return {
+                agent: from_parts({name.decode(): body for name, body in parts.items()})
+                for agent, parts in zip(wanted, found, strict=True)
+                if parts
+            }
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """See Store."""
@@ -351,7 +356,8 @@ class RedisStore(CommandStore):
                 for agent in found:
                     together.hgetall(f"{self.prefix}memo:{step}:{agent.decode()}")
             memos = together.execute()
-        return {key: answer for memo in memos for key, answer in answers_of(memo.items())}
+        with damage_reported(self.shown):
+            return {key: answer for memo in memos for key, answer in answers_of(memo.items())}
 
     def commit(
         self,
@@ -381,7 +387,8 @@ class RedisStore(CommandStore):
         """See Store."""
         with self.store_errors():
             sums = self._client.hgetall(f"{self.prefix}bought")
-        return purchases_of({name.decode(): int(sum_) for name, sum_ in sums.items()})
+        with damage_reported(self.shown):
+            return purchases_of({name.decode(): int(sum_) for name, sum_ in sums.items()})
 
     def inspect(self) -> Inspection:
         """See Store."""

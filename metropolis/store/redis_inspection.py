@@ -20,7 +20,8 @@ def damage_reported(run: str) -> Iterator[None]:
     except (LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise StoreError(
             f"{run} is damaged, or its keys were not written by metropolis "
-            f"({type(error).__name__}: {error}); metropolis store rm removes it"
+            f"({type(error).__name__}: {error}); resume it with store memory, from its last "
+            "checkpoint, or remove it with metropolis store rm"
         ) from error
 
 
