@@ -173,6 +173,10 @@ def store_errors(url: str) -> Iterator[None]:
             f"{shown(url)}: the store's memory is full ({error}); raise its maxmemory"
         ) from None
     except redis.ResponseError as error:
+        if str(error).startswith("BUSY "):
+            raise StoreUnavailableError(
+                f"{shown(url)}: the store runs a long script ({error}); wait until it has ended"
+            ) from None
         advice = f"; {PERMISSIONS}" if str(error).startswith(_NOT_PERMITTED) else ""
         raise StoreError(f"{shown(url)}: the store refuses: {error}{advice}") from None
     except redis.RedisError as error:  # no Redis, or an option that redis-py refuses

@@ -302,6 +302,14 @@ def test_dead_addresses_and_wrong_ones() -> None:
         raise redis.InvalidResponse  # a server that is none
 
 
+def test_a_server_that_runs_a_long_script_will_answer_again() -> None:
+    with (
+        pytest.raises(StoreUnavailableError, match="runs a long script"),
+        store_errors("redis://localhost"),
+    ):
+        raise redis.ResponseError("BUSY Redis is busy running a script. You can only call …")
+
+
 def test_a_silent_server_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As is one without TLS, which waits for the rest of what it takes for a command."""
     monkeypatch.setattr("metropolis.store.connect.TIMEOUT_S", 0.2)
