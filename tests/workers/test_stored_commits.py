@@ -117,6 +117,43 @@ def test_a_result_that_a_restart_of_the_server_has_lost_is_sent_again() -> None:
         asyncio.run(check(server))
 
 
+def test_a_result_is_not_sent_because_another_one_of_its_call_is_committed() -> None:
+    """Clusters claimed in one call have one number."""
+
+    async def check() -> None:
+        store = MemoryServer().store("it")
+        run = new_run(store)
+        answers = StoredAnswers(store)
+        commits = StoredCommits("ours", store, answers, 60.0, INFO.first_step, len(AGENTS))
+        await commits.begin()
+
+        async def sent() -> None:
+            await asyncio.gather(*answers._in_flight.values())
+            await asyncio.sleep(0)
+
+        for agent in (0, 1):
+            add(commits, run, commits._claims[agent])
+        await sent()
+        run.dispatch((1, (0,)), (1, (1,)))
+        claims = await commits._claim()
+        assert len({claim.number for claim in claims}) == 1 < len(claims)
+        first, second = store.acknowledgements("0", 0.0)
+        commits.acknowledge(first.execution)
+        for claim in claims:
+            add(commits, run, claim)
+        await sent()
+        await asyncio.to_thread(commits.renew)
+        await asyncio.sleep(0)
+        await sent()
+        assert sorted(store.nodes().steps) == [0, 0, 1, 2]  # the other first step is not known yet
+        commits.acknowledge(second.execution)
+        await sent()
+        assert sorted(store.nodes().steps) == [0, 0, 2, 2]
+        await commits.end()
+
+    asyncio.run(check())
+
+
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_the_end_does_not_wait_for_a_store_that_is_away(is_slow: bool) -> None:
     async def away(*_: Any, **__: Any) -> Sequence[Claim]:

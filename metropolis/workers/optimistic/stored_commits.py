@@ -54,8 +54,8 @@ class StoredCommits:
         """The claim of each agent, until its result is acknowledged."""
         self._sent: defaultdict[Name, set[int]] = defaultdict(set)
         """The numbers of the claims with which a result was sent."""
-        self._committed: set[int] = set()
-        """The claims with which a result was committed, until it is acknowledged."""
+        self._committed: set[tuple[Name, int]] = set()
+        """Results that are committed and not acknowledged, and the numbers of their claims."""
         self._claiming: asyncio.Task[None] | None = None
         self._on_failure: Callable[[BaseException], None] = lambda _: None
 
@@ -95,7 +95,7 @@ class StoredCommits:
         sent = self._sent.pop(name, set())
         if execution.attempt not in sent:
             raise _by_another(*name)
-        self._committed -= sent
+        self._committed -= {(name, number) for number in sent}
         del self._due[name]
         for agent in execution.agents:
             self._steps[agent] = execution.step + 1
@@ -117,7 +117,7 @@ class StoredCommits:
                 return
             if not held:  # it is committed, or ready again
                 self._loop.call_soon_threadsafe(self._drop, claim)
-            elif claim.number in self._committed:  # a restart of the server has lost the commit
+            elif (_name(claim), claim.number) in self._committed:  # a restart has lost the commit
                 self._loop.call_soon_threadsafe(self._repeat, claim)
 
     async def end(self) -> None:
@@ -157,7 +157,7 @@ class StoredCommits:
         claim = self._claims.get(agent)
         if claim is None or any(self._steps[member] != claim.step for member in claim.agents):
             return
-        name = claim.step, claim.agents
+        name = _name(claim)
         execution = self._due.get(name)
         if execution is None or claim.number in self._sent.get(name, ()):
             return
@@ -166,7 +166,7 @@ class StoredCommits:
 
     def _repeat(self, claim: Claim) -> None:
         """Send a result again, unless it is acknowledged."""
-        execution = self._due.get((claim.step, claim.agents))
+        execution = self._due.get(_name(claim))
         if execution is not None and self._claims.get(claim.agents[0]) is claim:
             self._send(claim, execution)
 
@@ -178,9 +178,10 @@ class StoredCommits:
 
     def _on_sent(self, claim: Claim, task: asyncio.Task[Claim | bool]) -> None:
         self._report(task)
-        is_open = (claim.step, claim.agents) in self._sent
+        name = _name(claim)
+        is_open = name in self._sent
         if is_open and not task.cancelled() and task.exception() is None and task.result():
-            self._committed.add(claim.number)
+            self._committed.add((name, claim.number))
 
     def _report(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -195,6 +196,10 @@ class StoredCommits:
             for agent in claim.agents:
                 del self._claims[agent]
             self._answers.forget(claim.agents)
+
+
+def _name(claim: Claim) -> Name:
+    return claim.step, claim.agents
 
 
 def _by_another(step: Step, agents: tuple[AgentId, ...]) -> StoreError:
