@@ -15,6 +15,7 @@ from metropolis.llm.journal import Key
 from metropolis.store import commands
 from metropolis.store.base import Acknowledged, AsyncStore, Store
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
+from metropolis.store.commands import new_call_number
 from metropolis.store.encoding import EncodedCommit
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.pipelined_connection import PipelinedConnection
@@ -61,13 +62,18 @@ class AsyncRedisStore(AsyncStore):
         self._blocking: list[PipelinedConnection] = []
         """Connections for commands that block, one command at a time each: a server answers the
         commands of a connection in order."""
+        self._unanswered: dict[str, int] = {}
+        """The number of each worker's call of `claims`, until its reply has come."""
 
     async def claims(
         self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
     ) -> list[Claim]:
         """See Store."""
-        prefix = self._redis.prefix
-        return await self._do(commands.claims(prefix, worker, lease_s, wait_s, 0, most, own))
+        number = self._unanswered.setdefault(worker, new_call_number())
+        asked = worker, lease_s, wait_s, 0, most, own, number
+        found = await self._do(commands.claims(self._redis.prefix, *asked))
+        self._unanswered.pop(worker, None)
+        return found
 
     async def keep_answer(self, key: Key, completion: Completion, buyer: str) -> None:
         """See Store."""

@@ -59,10 +59,10 @@ def claims(
     affinity: Step,
     most: int,
     own: bool,
+    number: int,
 ) -> Call[list[Claim]]:
-    """See Store."""
+    """See Store; a call with the `number` of one whose reply was lost gets the same clusters."""
     deadline_s = time.monotonic() + wait_s
-    number = new_call_number()
     while True:
         left_s = min(deadline_s - time.monotonic(), WAIT_S if own else POLL_S)
         arguments = number, worker, ms(lease_s), affinity, most, int(own), max(0, ms(left_s))

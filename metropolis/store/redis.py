@@ -313,7 +313,8 @@ class RedisStore(CommandStore):
         own: bool = False,
     ) -> list[Claim]:
         """See Store."""
-        return self._do(commands.claims(self.prefix, worker, lease_s, wait_s, affinity, most, own))
+        asked = worker, lease_s, wait_s, affinity, most, own, new_call_number()
+        return self._do(commands.claims(self.prefix, *asked))
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""

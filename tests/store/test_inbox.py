@@ -26,7 +26,7 @@ class Waiter:
         self._store = store
         self._client = redis.Redis.from_url(store.url)
         self._said: Generator[Any, Any, list[Claim]] = commands.claims(
-            store.prefix, "test", lease_s, 60.0, 0, most, True
+            store.prefix, "test", lease_s, 60.0, 0, most, True, commands.new_call_number()
         )
         self._waiting = self._ask(next(self._said))
 

@@ -144,7 +144,9 @@ def test_a_cluster_that_came_back_in_the_inbox(server: SnapshotServer) -> None:
     assert commit(store, claimed(store))
 
     def waits() -> tuple[commands.Call[list[Claim]], commands.BlockingCommand]:
-        calls = commands.claims(store.prefix, "test", LEASE_S, 5.0, 0, 1, own=True)
+        calls = commands.claims(
+            store.prefix, "test", LEASE_S, 5.0, 0, 1, own=True, number=commands.new_call_number()
+        )
         asked = next(calls)
         assert isinstance(asked, commands.Script)
         waiting = calls.send(store._call(asked.name, *asked.arguments))
