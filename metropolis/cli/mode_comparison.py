@@ -50,12 +50,13 @@ def compared(
 
 
 def _compare(trace: Trace, world: World, options: RunOptions, *, quiet: bool) -> Sequence[Compared]:
+    meta = trace.meta  # with radii that a replay accepts
     setting = Setting(
         world.metric,
-        world.perception_radius,
-        world.max_velocity,
+        meta.perception_radius,
+        meta.max_velocity,
         options.fleet,
-        joint_radius=world.joint_radius,
+        joint_radius=meta.joint_radius,
         policy=(not options.engine and options.policy) or "step",
         dispatcher=None if options.engine else options.dispatcher,
         reuse=options.reuse,

@@ -50,6 +50,17 @@ def test_what_a_mode_took_live_is_what_its_replay_takes(run: Command) -> None:
         assert row["makespan_sim_s"] == pytest.approx(live["makespan_s"], rel=1e-9)
 
 
+@pytest.mark.parametrize("reach", ["radius=math.inf", "joint=-1"])
+def test_worlds_of_any_reach_are_compared_and_estimated(run: Command, reach: str) -> None:
+    code = Path("meadow.py").read_text().replace("joint=2", reach)
+    Path("any.py").write_text(f"import math\n{code}")
+    options = ("any.py", "--mode", "lockstep", "--steps", "4", "--quiet")
+    live = summary(run, *options)
+    row = next(row for row in live["comparison"] if row["mode"] == "lockstep")
+    estimated = summary(run, *options, "--estimate")["makespan_sim_s"]["lockstep"]
+    assert row["makespan_sim_s"] == estimated == live["makespan_s"] > 0
+
+
 def test_a_comparison_says_that_it_ignores_the_limit_of_calls(run: Command) -> None:
     for options, is_said in ((("--concurrency", "2"), True), (("--concurrency", "5000"), False)):
         _, out, _ = run("meadow.py", "--steps", "4", "--quiet", *options)

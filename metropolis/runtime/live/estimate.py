@@ -107,12 +107,13 @@ def estimate_run(
     wall_s = time.perf_counter() - began_wall_s
     factor = steps / result.steps
     functions = _amounts(result.trace, author.output_tokens_max, factor, prices)
+    meta = result.trace.meta  # with radii that a replay accepts
     setting = Setting(
         scenario.world.metric,
-        scenario.world.perception_radius,
-        scenario.world.max_velocity,
+        meta.perception_radius,
+        meta.max_velocity,
         fleet,
-        joint_radius=scenario.world.joint_radius,
+        joint_radius=meta.joint_radius,
     )
     return Estimate(
         world=scenario.world.name,
