@@ -16,7 +16,7 @@ from metropolis.runtime.folder.comparison import Comparison, compare
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.types import Step
 from metropolis.world.base import World
-from metropolis.world.scenario import Scenario
+from metropolis.world.scenario import Scenario, told
 
 Parts = list[tuple[str, ...]]
 """Parts of a story, each a sentence and those that continue it."""
@@ -85,8 +85,8 @@ def _print(found: Comparison, scenario: Scenario) -> None:
 def _told_once(world: World, story: Iterator[Parts], other: Iterator[Parts]) -> Iterator[str]:
     """The lines of the parts that only one of two stories has."""
     for step, (one, another) in enumerate(zip(story, other, strict=True)):
-        for mark, told, others in (("-", one, set(another)), ("+", another, set(one))):
-            for part in told:
+        for mark, parts, others in (("-", one, set(another)), ("+", another, set(one))):
+            for part in parts:
                 if part not in others:
                     yield from (story_line(world, step, sentence, mark) for sentence in part)
 
@@ -95,7 +95,7 @@ def _story(scenario: Scenario, folder: Path, steps: Step) -> Iterator[Parts]:
     """The story by step."""
     for record in RunDirectory(folder).records(steps):
         parts: Parts = []
-        for sentence in scenario.story(record):
+        for sentence in told(scenario, record):
             if parts and sentence.startswith(" "):
                 parts[-1] += (sentence,)
             else:

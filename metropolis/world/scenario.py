@@ -20,6 +20,7 @@ from metropolis.world.checks import check_options, check_world_parts, seed_of, w
 from metropolis.world.record import StepRecord
 from metropolis.world.scenario_options import keyword_arguments
 from metropolis.world.user_code import file_of, load_function, load_installed, names_file
+from metropolis.world.user_errors import describe_error
 
 GROUP = "metropolis.worlds"
 """Entry points: name -> a function (*, agents: int | None, seed: int) -> Scenario; further keyword
@@ -38,12 +39,18 @@ def plain_story(record: StepRecord) -> Sequence[str]:
 
 
 def told(scenario: Scenario, record: StepRecord) -> Sequence[str]:
-    """The sentences of the scenario's story. Raises MetropolisError if it returns others."""
-    returned: Any = scenario.story(record)
-    if isinstance(returned, Iterable) and not isinstance(returned, str):
-        sentences = list(returned)
-        if all(isinstance(one, str) for one in sentences):
-            return sentences
+    """The sentences of the scenario's story.
+
+    Raises MetropolisError if it fails, or returns others.
+    """
+    try:
+        returned: Any = scenario.story(record)
+        is_list = isinstance(returned, Iterable) and not isinstance(returned, str)
+        sentences: list[Any] = list(returned) if is_list else [None]
+    except (Exception, SystemExit) as error:
+        raise MetropolisError(describe_error(error, None)) from error
+    if all(isinstance(one, str) for one in sentences):
+        return sentences
     raise MetropolisError(
         f"the scenario's story returned {cut(returned)}; it should return a list of sentences"
     )

@@ -114,6 +114,23 @@ def test_an_author_writes_texts(run: Command) -> None:
     assert "it should be a text" in err
 
 
+@pytest.mark.parametrize(
+    ("story", "sentence"),
+    [
+        ("3", "the scenario's story returned 3; it should return a list of sentences"),
+        ("[1 / 0]", r"metropolis: .*/lane\.py:\d+: ZeroDivisionError: division by zero"),
+        ("exit()", r"metropolis: .*/lane\.py:\d+: SystemExit: None; fix it there"),
+    ],
+)
+def test_a_story_is_checked_when_it_is_told(run: Command, story: str, sentence: str) -> None:
+    text = WORLD.replace(", None, steps", f", None, lambda record: {story}, steps")
+    Path("lane.py").write_text(text)
+    for out in ("one", "another"):
+        run("lane.py", "--quiet", "--out", out)  # tells no story
+    for command in (("lane.py",), ("diff", "one", "another")):
+        assert re.search(sentence, run(*command).refusal)
+
+
 def test_the_check_names_the_same_line(run: Command) -> None:
     Path("lane.py").write_text(WORLD.replace("view.agents())}", 'view.agents()), "x": {}["y"]}'))
     status, _, err = run("lane.py", "--quiet")
