@@ -101,6 +101,7 @@ def test_the_author_follows_a_json_schema(seed: int) -> None:
         ({"type": "integer", "maximum": -3}, -3, -3),
         ({"type": "number", "maximum": 4}, 0, 4),
         ({"type": "integer", "minimum": 20}, 20, 29),
+        ({"type": "integer", "minimum": 0.5}, 1, 9),
     ],
 )
 def test_a_number_has_the_bounds_that_are_given(
@@ -116,7 +117,18 @@ def test_an_array_may_be_empty() -> None:
     assert run_virtually(Scripted().complete(request(json_schema=schema))).json() == []
 
 
-@pytest.mark.parametrize("beyond", [{"regex": "a|b"}, {"json_schema": {"type": "odd"}}])
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"regex": "a|b"},
+        {"json_schema": {"type": "odd"}},
+        {"json_schema": {"type": "array"}},
+        {"json_schema": {"type": "integer", "minimum": 2, "maximum": 1}},
+        {"json_schema": {"type": "number", "maximum": "9"}},
+        {"json_schema": {"type": "object", "properties": ["name"]}},
+        {"json_schema": {"enum": []}},
+    ],
+)
 def test_constraints_that_the_author_cannot_follow_are_refused(beyond: dict[str, object]) -> None:
     with pytest.raises(RefusedError, match="which plan of 'agent 3' at step 14 requires"):
         run_virtually(Scripted().complete(request(**beyond)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
+from math import ceil, floor
 from typing import Any
 
 import msgspec
@@ -27,7 +28,11 @@ _WHEN = ("this morning", "before noon", "after lunch", "in the evening", "as eve
 def plain_author(request: Request, draw: random.Random) -> str:
     """One to three plain sentences, or a value that fits the request's JSON schema."""
     if request.json_schema is not None:
-        return msgspec.json.encode(_value(request.json_schema, request, draw)).decode()
+        try:
+            return msgspec.json.encode(_value(request.json_schema, request, draw)).decode()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            what = f"the JSON schema {cut(request.json_schema, 200)}"
+            raise _unsupported(request, what) from error
     if request.regex is not None:
         raise _unsupported(request, "a regex")
     return " ".join(_sentence(draw) for _ in range(draw.randint(1, 3)))
@@ -94,7 +99,9 @@ def _value(schema: Mapping[str, Any], request: Request, draw: random.Random) -> 
             return [_value(schema["items"], request, draw) for _ in range(count)]
         case "integer" | "number" as kind:
             least, most = _bounds(schema.get("minimum"), schema.get("maximum"), 0, 9)
-            return draw.randint(least, most) if kind == "integer" else draw.uniform(least, most)
+            if kind == "integer":
+                return draw.randint(ceil(least), floor(most))
+            return draw.uniform(least, most)
         case "boolean":
             return draw.random() < 0.5
         case "string":
