@@ -26,7 +26,8 @@ def save(agent: Agent) -> Any:
     """The state of `agent` for `restore`, as plain data. Raises MetropolisError if impossible."""
     with _saving(agent):
         if hasattr(agent, "save"):
-            saved = agent.save()
+            with _of_author(agent, "saved"):
+                saved = agent.save()
         else:
             saved = msgspec.to_builtins(_state(agent), str_keys=True, enc_hook=plain_array)
         json.dumps(saved, allow_nan=False, ensure_ascii=False).encode()  # raises on invalid values
@@ -91,6 +92,17 @@ def _saving(agent: Agent) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _of_author(agent: Agent, what: str) -> Iterator[None]:
+    """Turn an exception of the class of `agent`, which cannot be `what`, into a MetropolisError."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise MetropolisError(
+            f"the agent {agent.name!r} cannot be {what}: {describe_error(error, agent)}"
+        ) from error
+
+
 def _unsaved(agent: Agent) -> str:
     """The beginning of an error: the field of `agent` that cannot be saved, if one is known."""
     if hasattr(agent, "save"):
@@ -119,12 +131,8 @@ def restore_parts(agent: Agent, parts: Parts, cache: PartsCache) -> None:
 def restore(agent: Agent, saved: Any) -> None:
     """Set the state of `agent` from the result of `save`. Raises MetropolisError on a mismatch."""
     if hasattr(agent, "restore"):
-        try:
+        with _of_author(agent, "restored"):
             agent.restore(saved)
-        except Exception as error:
-            raise MetropolisError(
-                f"the agent {agent.name!r} cannot be restored: {describe_error(error, agent)}"
-            ) from error
         return
     for name, kind in _fields(type(agent), agent.name).items():
         found = saved

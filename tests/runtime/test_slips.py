@@ -6,6 +6,7 @@ import asyncio
 import gc
 import re
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -196,6 +197,23 @@ def test_an_edit_that_would_be_lost_is_refused(tmp_path: Path) -> None:
         branch(later)
 
 
+def test_errors_in_save_and_restore_name_their_lines(tmp_path: Path) -> None:
+    class Saver(Person):
+        def save(self) -> Any:
+            return {"mood": self.modo if self.mood else ""}  # type: ignore[attr-defined]
+
+        def restore(self, saved: Any) -> None:
+            sys.exit()
+
+    Simulation(Room(), people(Saver), out=tmp_path).run(2)
+    said = r"^the agent 'ann' cannot be {}: .*test_slips\.py:\d+: {}.*; fix it there$"
+    with pytest.raises(MetropolisError, match=said.format("restored", "SystemExit")):
+        Simulation(Room(), people(Saver), out=tmp_path, resume=True)
+    moody = [Saver("ann", "glad"), Saver("bob")]
+    with pytest.raises(MetropolisError, match=said.format("saved", "AttributeError: .*modo")):
+        Simulation(Room(), moody, mode="optimistic").run(2)
+
+
 def test_a_whisper_that_fails_is_one_sentence(tmp_path: Path) -> None:
     Simulation(Room(), people(), out=tmp_path / "run").run(3)
 
@@ -204,15 +222,16 @@ def test_a_whisper_that_fails_is_one_sentence(tmp_path: Path) -> None:
         async def whisper(self, text: str) -> None:  # type: ignore[override]
             pass
 
+    @dataclass
+    class Gone(Person):
+        def whisper(self, text: str) -> None:
+            sys.exit()
+
+    whisper, out = Whisper("ann", "x"), tmp_path / "b"
     with pytest.raises(MetropolisError, match=r"Deaf\.whisper: it is an async function; it should"):
-        fork(
-            tmp_path / "run",
-            Room(),
-            people(Deaf),
-            at=1,
-            edit=Whisper("ann", "x"),
-            out=tmp_path / "b",
-        )
+        fork(tmp_path / "run", Room(), people(Deaf), at=1, edit=whisper, out=out)
+    with pytest.raises(MetropolisError, match=r"Gone\.whisper: .*test_slips\.py:\d+: SystemExit"):
+        fork(tmp_path / "run", Room(), people(Gone), at=1, edit=whisper, out=out)
 
 
 WORLD = """

@@ -8,7 +8,7 @@ from typing import Any
 
 from metropolis.names import check_name, check_text, cut
 from metropolis.runtime.reruns.edit_context import Moment
-from metropolis.types import MetropolisError
+from metropolis.types import AgentError, MetropolisError
 from metropolis.world.user_errors import describe_error, explain
 
 
@@ -38,9 +38,12 @@ class Whisper:
         called = f"step {moment.step}, agent {self.agent!r}, in {type(agent).__name__}.whisper"
         try:
             returned = agent.whisper(self.text)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            sentence = f"{called}: {describe_error(error, agent)}"
+            if isinstance(error, SystemExit):
+                raise AgentError(sentence) from error
             if not isinstance(error, MetropolisError):
-                explain(error, f"{called}: {describe_error(error, agent)}")
+                explain(error, sentence)
             raise
         if iscoroutine(returned):
             returned.close()
