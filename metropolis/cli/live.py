@@ -99,7 +99,8 @@ def run_scenario(
         check_viewer()
     steps = options.last_step(scenario)  # raises on a wrong length
     if resume and out is not None:
-        checked_steps(steps, RunDirectory(out).intact_steps)  # before repeated steps are cut off
+        recorded = RunDirectory(out).intact_steps  # before repeated steps are cut off
+        checked_steps(scenario.world, steps, recorded)
     backend = checked_backend(options, scenario)  # before the folder is created
     try:
         simulation, folder = _create_run(

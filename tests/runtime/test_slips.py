@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -345,6 +346,16 @@ def test_a_budget_that_ends_a_run_prints_no_traceback(caplog: pytest.LogCaptureF
     gc.collect()
     assert result.stopped is not None
     assert caplog.text == ""
+
+
+def test_a_run_ends_before_the_last_date() -> None:
+    world = Room()
+    world.start = datetime(9999, 12, 31, 23, 59, 45)
+    Simulation(world, people()).run(1)
+    with pytest.raises(MetropolisError, match="step 2 of the world would begin after"):
+        Simulation(world, people()).run(2)
+    with pytest.raises(MetropolisError, match="would begin after the year 9999"):
+        Simulation(Room(), people()).run(10**14)
 
 
 def test_a_horizon_below_the_radius_is_refused() -> None:

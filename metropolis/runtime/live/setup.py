@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
 from inspect import iscoroutine
 from math import inf, isfinite
 from typing import Any
@@ -172,7 +173,7 @@ def checked_reach(world: World) -> Reach:
     return reach
 
 
-def checked_steps(steps: Step, recorded: Step) -> Step:
+def checked_steps(world: World, steps: Step, recorded: Step) -> Step:
     """`steps` as an int.
 
     Raises MetropolisError unless a run of which `recorded` steps are known can end there.
@@ -182,6 +183,13 @@ def checked_steps(steps: Step, recorded: Step) -> Step:
         raise MetropolisError(
             f"the run has already reached step {recorded}; it cannot end at {steps}"
         )
+    try:
+        world.start + timedelta(seconds=steps * world.step_s)
+    except OverflowError:
+        raise MetropolisError(
+            f"step {steps} of the world would begin after the year 9999, which dates do not "
+            f"support; its start is {world.start}, and a step takes {world.step_s:g} s"
+        ) from None
     return steps
 
 

@@ -156,7 +156,7 @@ class Simulation:
                 "an event loop is running in this thread, as in a notebook; "
                 "use `await asyncio.to_thread(simulation.run, steps)`"
             )
-        steps = checked_steps(steps, max(self.first_step, self._recording.recorded))
+        steps = checked_steps(self.world, steps, max(self.first_step, self._recording.recorded))
         self._ran = True
         simulated = self._clock.virtual is not None
         selector = IdleSelector(self._advance_clock) if simulated else None
