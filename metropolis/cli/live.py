@@ -98,9 +98,8 @@ def run_scenario(
     if view:
         check_viewer()
     steps = options.last_step(scenario)  # raises on a wrong length
-    if resume and out is not None:
-        recorded = RunDirectory(out).intact_steps  # before repeated steps are cut off
-        checked_steps(scenario.world, steps, recorded)
+    recorded = RunDirectory(out).intact_steps if resume and out is not None else 0
+    checked_steps(scenario.world, steps, recorded)  # before repeated steps are cut off
     backend = checked_backend(options, scenario)  # before the folder is created
     try:
         simulation, folder = _create_run(

@@ -114,6 +114,13 @@ def test_an_author_writes_texts(run: Command) -> None:
     assert "it should be a text" in err
 
 
+def test_a_run_beyond_the_last_date_makes_no_folder(run: Command) -> None:
+    late = "class Lane(World):\n    start = __import__('datetime').datetime.max"
+    Path("lane.py").write_text(WORLD.replace("class Lane(World):", late))
+    assert "step 3 of the world would begin after the year 9999" in run("lane.py").refusal
+    assert not Path("runs").exists()
+
+
 @pytest.mark.parametrize(
     ("story", "sentence"),
     [
