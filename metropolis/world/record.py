@@ -16,7 +16,8 @@ class StepRecord:
 
     step: Step
     actions: Mapping[str, Any]
-    """Agent -> its action."""
+    """Agent -> its action. One from a file or a store has the types of JSON: tuples are lists, and
+    mappings are in the order of their keys."""
     writes: Mapping[str, Entity | None]
     """Entity -> its value after the step; None: removed. Ordered by name."""
     events: Sequence[Event]
