@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 import click
 
 from metropolis.cli.run_folders import run_folder
+from metropolis.cli.terminal import without_controls
 from metropolis.command_options import OutputFolder
 from metropolis.durable import reported
 from metropolis.export.genagent import GenAgentExport
@@ -49,6 +50,9 @@ def perfetto(run: str, out: Path | None) -> None:
     with _replacing(target) as file, progress_bar(rows, "rows") as (advance, _):
         write_perfetto(file, lanes, advance)
     click.echo(f"wrote {out or target} ({target.stat().st_size / 1e6:.1f} MB)")
+    for lane in lanes:
+        if lane.timeline.damage is not None:
+            click.echo(f"warning: {without_controls(lane.timeline.damage)}", err=True)
 
 
 @command.command("genagent")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from metropolis.durable import reachable
 from metropolis.export.perfetto import Lane
 from metropolis.runtime.folder.view_file import read_view
 from metropolis.runtime.replays.recorded_replay import INDEX, read_recorded_replay
+from metropolis.timeline.columns import Timeline
 from metropolis.timeline.reader import read_timeline
 from metropolis.trace.parquet import IN_RUN, read_meta
 from metropolis.types import MetropolisError
@@ -21,9 +23,15 @@ def lanes_of(folder: Path) -> list[Lane]:
             "`metropolis replay --record` wrote"
         )
     if not (folder / INDEX).exists():
-        return [Lane("", read_timeline(folder).begun(), read_view(folder)[1].agents)]
+        return [_lane("", folder, read_timeline(folder), read_view(folder)[1].agents)]
     modes = read_recorded_replay(folder).lanes
     names = read_meta(folder / IN_RUN).agents
     return [
-        Lane(mode if len(modes) > 1 else "", read_timeline(folder / mode), names) for mode in modes
+        _lane(mode if len(modes) > 1 else "", folder / mode, read_timeline(folder / mode), names)
+        for mode in modes
     ]
+
+
+def _lane(name: str, folder: Path, timeline: Timeline, agents: Sequence[str]) -> Lane:
+    timeline.check_agents(len(agents), folder)
+    return Lane(name, timeline.begun(), agents)

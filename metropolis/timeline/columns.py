@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from metropolis.timeline.format import Meta
-from metropolis.types import Step
+from metropolis.types import MetropolisError, Step
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -69,6 +70,16 @@ class Timeline:
     meta: Meta
     executions: Executions
     calls: Calls
+    damage: str | None = None
+    """A sentence, if a file that it was read from is missing, incomplete or damaged."""
+
+    def check_agents(self, count: int, folder: Path) -> None:
+        """Raise MetropolisError unless it is of `count` agents, as the other files of `folder`."""
+        if self.meta.agents != count:
+            raise MetropolisError(
+                f"{folder}: is of {self.meta.agents} agents, and the folder of {count}; restore "
+                "the timeline of this run"
+            )
 
     def before(self, step: Step, meta: Meta) -> Timeline:
         """The part below `step`, with other metadata."""

@@ -28,16 +28,19 @@ def progress_of(timeline: Timeline) -> Progress:
     rows = timeline.executions
     if not len(rows):
         return Progress(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
-    first = int(rows.step.min())
-    committed_s = timeline.dense("committed_s")[first:]
-    committed_s[np.isnan(committed_s)] = np.inf
+    steps, row = np.unique(rows.step, return_inverse=True)
+    committed_s = np.full((len(steps), timeline.meta.agents), np.inf)
+    is_committed = ~np.isnan(rows.committed_s)
+    committed_s[row[is_committed], rows.agent[is_committed]] = rows.committed_s[is_committed]
     # A step that is missing was committed before later ones of its agent.
     passed_s = np.minimum.accumulate(committed_s[::-1])[::-1]
     floor_s, front_s = passed_s.max(axis=1), passed_s.min(axis=1)
     changes = np.concatenate([[np.nanmin(rows.dispatched_s)], floor_s, front_s])
     times = np.unique(changes[np.isfinite(changes)])
-    floor = first + np.searchsorted(floor_s, times, "right")
-    return Progress(times, floor, first + np.searchsorted(front_s, times, "right"))
+    step_after = np.append(steps[0], steps + 1).astype(np.int64)
+    """By the number of recorded steps that have been passed."""
+    floor, front = (step_after[np.searchsorted(of, times, "right")] for of in (floor_s, front_s))
+    return Progress(times, floor, front)
 
 
 def sum_over_time(begins: Int64, ends: Int64, amounts: Int64) -> tuple[Int64, Int64]:

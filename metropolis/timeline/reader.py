@@ -1,13 +1,14 @@
 """Reads timelines: whole, or what is new since the last look.
 
 A stream of which the end is missing was written by a process that was killed, or is being written:
-its batches count up to the first one that is incomplete or damaged.
+its batches count up to the first one that is incomplete or damaged. The files have no checksums: a
+batch also counts as damaged if it has values that no run has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ _UNTHREADED = pa.ipc.IpcReadOptions(use_threads=False)
 """Threads cost more than they save with small batches."""
 _INCOMPLETE = (pa.ArrowException, EOFError, OSError, ValueError, MemoryError, OverflowError)
 """The errors of pyarrow at the end, in a batch that is being written, and in a damaged one."""
+_AGENTS = ("agent", "cluster", "blocked_by")
+"""The columns that name an agent."""
+_TIME_MAX_S = 1e12
+"""The latest time, 30,000 years: microseconds of it fit into 64 bits."""
 
 
 @dataclass
@@ -66,6 +71,8 @@ class _File:
             while True:
                 batch = stream.read_next_batch()
                 batch.validate(full=True)
+                if not _is_possible(batch, self.meta.agents):
+                    raise ValueError
                 self.read_bytes = before + content.tell()
                 yield batch
         except StopIteration:
@@ -74,11 +81,29 @@ class _File:
             self.is_cut = True
 
 
+def _is_possible(batch: pa.RecordBatch, agents: int) -> bool:
+    """Whether a run of `agents` agents can have the values of `batch`."""
+    for field_, column in zip(batch.schema, batch.columns, strict=True):
+        if column.null_count and not field_.nullable:
+            return False
+        values = column.drop_null()
+        if pa.types.is_floating(field_.type):
+            possible = np.abs(values.to_numpy()) <= _TIME_MAX_S
+        elif pa.types.is_integer(field_.type) and field_.name != "number":
+            limit = agents if field_.name in _AGENTS else np.inf
+            possible = (values.to_numpy() >= 0) & (values.to_numpy() < limit)
+        else:
+            continue
+        if not possible.all():
+            return False
+    return True
+
+
 @dataclass
 class TimelineFollower:
     """Reads the timeline in `folder` piece by piece, while it grows or afterwards.
 
-    Raises MetropolisError if a file is of another format.
+    Raises MetropolisError if a file is of another format, or the files are of different runs.
     """
 
     folder: Path
@@ -91,18 +116,27 @@ class TimelineFollower:
         `meta.number` grows, no row of an earlier call from `meta.first_step` on counts.
         """
         tables = {kind: self._new_rows(kind) for kind in SCHEMAS}
-        metas = [file.meta for file in self._files.values() if file.meta is not None]
+        metas = {path: file.meta for path, file in self._files.items() if file.meta is not None}
         if not metas:
             return None
-        newest = max(metas, key=lambda meta: meta.number)
+        newest_path, newest = max(metas.items(), key=lambda item: item[1].number)
+        for path, meta in metas.items():
+            if (meta.run, meta.agents) != (newest.run, newest.agents):
+                raise MetropolisError(
+                    f"{path}: is not of the same run and agents as {newest_path}; restore the "
+                    "timeline of this run"
+                )
         executions = Executions(**_columns(tables[EXECUTIONS], EXECUTIONS))
         return Timeline(newest, executions, _calls(tables[CALLS]))
 
-    def damaged(self) -> list[Path]:
-        """The files that are missing, incomplete or damaged, as far as `poll` has read them."""
+    @property
+    def damage(self) -> str | None:
+        """A sentence, if a file is missing, incomplete or damaged, as far as `poll` has read it."""
         numbers = {n for kind in SCHEMAS for n, _ in files_of(self.folder, kind)}
-        paths = [file_of(self.folder, kind, n) for kind in SCHEMAS for n in sorted(numbers)]
-        return [path for path in paths if path not in self._files or self._files[path].is_cut]
+        for path in (file_of(self.folder, kind, n) for kind in SCHEMAS for n in sorted(numbers)):
+            if path not in self._files or self._files[path].is_cut:
+                return f"{path}: is missing, incomplete or damaged; calls or times may be missing."
+        return None
 
     def _new_rows(self, kind: str) -> pa.Table:
         found = SCHEMAS[kind].empty_table()
@@ -124,13 +158,14 @@ def read_timeline(folder: str | Path) -> Timeline:
     """
     folder = Path(folder)
     inner = folder / "timeline"
-    found = TimelineFollower(inner if inner.is_dir() else folder).poll()
+    follower = TimelineFollower(inner if inner.is_dir() else folder)
+    found = follower.poll()
     if found is None:
         raise MetropolisError(
             f"{folder}: contains no timeline; it should be the folder of a run that was recorded, "
             "or of a lane of `metropolis replay --record`"
         )
-    return found
+    return replace(found, damage=follower.damage)
 
 
 def _columns(table: pa.Table, kind: str) -> dict[str, npt.NDArray[Any]]:

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from metropolis.export.perfetto import Lane, write_perfetto
 from metropolis.runtime.live.configuration import LIVE_MODES
 from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
 from metropolis.timeline.derived import progress_of, sum_over_time
-from metropolis.timeline.format import Meta
+from metropolis.timeline.format import EXECUTIONS, Meta, file_of
 from metropolis.timeline.reader import read_timeline
 from metropolis.trace.parquet import write_trace
 from tests.commands import Command
@@ -269,6 +270,37 @@ def test_the_command_writes_runs_and_says_what_is_wrong(
         (folder, tmp_path / "no" / "where", "its folder does not exist"),
     ):
         assert words in metropolis("export", "perfetto", bad, "--out", out).refusal
+
+
+def test_damage_is_told(metropolis: Command, tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    simulation(folder).run(STEPS)
+    assert "warning" not in metropolis("export", "perfetto", folder).err
+    path = file_of(folder / "timeline", EXECUTIONS, 0)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    ended = metropolis("export", "perfetto", folder)
+    assert ended.result
+    assert f"warning: {path}: is missing, incomplete or damaged" in ended.err
+    path.write_bytes(whole)
+    metropolis("run", "minimal", "--agents", "2", "--steps", "2", "--quiet", "--out", other)
+    copyfile(other / "view.json", folder / "view.json")
+    refusal = metropolis("export", "perfetto", folder).refusal
+    assert "and the folder of 2; restore the timeline of this run" in refusal
+
+
+def test_a_step_far_away_takes_no_memory() -> None:
+    steps = np.array([3, 4, 2**31 - 2], np.int32)
+    zeros = np.zeros(3, np.int32)
+    times = np.array([1.0, 2.0, 3.0])
+    executions = Executions(
+        steps, zeros, times, times + 0.5, times, times, zeros + NONE, zeros, zeros
+    )
+    calls = Calls(*(np.zeros(0, np.int32) for _ in range(6)), *(np.zeros(0) for _ in range(3)),
+                  *(np.zeros(0, np.int32) for _ in range(4)), (), ())  # fmt: skip
+    meta = Meta(clock="real", run="it", agents=1, number=0)
+    found = progress_of(Timeline(meta, executions, calls))
+    assert found.floor.tolist() == found.front.tolist() == [3, 4, 5, 2**31 - 1]
 
 
 def test_a_recorded_replay_has_its_modes_side_by_side(metropolis: Command, tmp_path: Path) -> None:

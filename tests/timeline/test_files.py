@@ -13,7 +13,15 @@ import pyarrow as pa
 import pytest
 
 from metropolis.timeline.columns import Timeline
-from metropolis.timeline.format import CALLS, EXECUTIONS, METADATA_KEY, SCHEMAS, Meta, file_of
+from metropolis.timeline.format import (
+    CALLS,
+    EXECUTIONS,
+    METADATA_KEY,
+    SCHEMAS,
+    Meta,
+    file_of,
+    schema_of,
+)
 from metropolis.timeline.reader import TimelineFollower, read_timeline
 from metropolis.timeline.writer import TimelineWriter
 from metropolis.types import MetropolisError
@@ -84,6 +92,53 @@ def test_damage_is_not_read(tmp_path: Path) -> None:
         with suppress(MetropolisError):  # its metadata are damaged
             fewer += len(rows_of(read_timeline(tmp_path))) < len(whole)
     assert fewer > 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value"),
+    [
+        *((kind, "agent", value) for kind in SCHEMAS for value in (-1, AGENTS, 2**31 - 1, None)),
+        (EXECUTIONS, "step", -1),
+        (EXECUTIONS, "cluster", AGENTS),
+        (EXECUTIONS, "blocked_by", AGENTS),
+        (EXECUTIONS, "dispatched_s", float("inf")),
+        (EXECUTIONS, "committed_s", 1e300),
+        (CALLS, "sent_s", float("nan")),
+        (CALLS, "instance", -5),
+        (CALLS, "prompt_tokens", -1),
+    ],
+)
+def test_values_that_no_run_has_are_damage(
+    tmp_path: Path, kind: str, column: str, value: float | None
+) -> None:
+    row = {"step": 0, "agent": 1, "dispatched_s": 0.0, "cluster": 1, "wasted": 0}
+    if kind == CALLS:
+        row = {"step": 0, "agent": 1, "number": -1, "function": "plan", "model": "", "sent_s": 0.0}
+        row |= {"prompt_tokens": 1, "output_tokens": 1, "failed": False, "wasted": False}
+    meta = Meta(clock="real", run="it", agents=AGENTS, number=0)
+    schema, path = schema_of(kind, meta), file_of(tmp_path, kind, 0)
+    with pa.OSFile(f"{path}", "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        for each in (row, row | {"step": 1, column: value}, row | {"step": 2}):
+            columns = [pa.array([each.get(field.name)], field.type) for field in schema]
+            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    (other,) = {*SCHEMAS} - {kind}
+    with pa.OSFile(f"{file_of(tmp_path, other, 0)}", "wb") as file:
+        pa.ipc.new_stream(file, schema_of(other, meta)).close()
+    found = read_timeline(tmp_path)
+    rows = found.calls if kind == CALLS else found.executions
+    assert rows.step.tolist() == [0]
+    assert (found.damage or "").startswith(f"{path}: is missing, incomplete or damaged")
+
+
+def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "it")
+    assert read_timeline(tmp_path / "it").damage is None
+    path = file_of(tmp_path / "it", CALLS, 0)
+    other = TimelineWriter(tmp_path / "another", AGENTS, clock="simulated", run="another")
+    other.close()
+    path.write_bytes(file_of(tmp_path / "another", CALLS, 0).read_bytes())
+    with pytest.raises(MetropolisError, match="is not of the same run and agents as"):
+        read_timeline(tmp_path / "it")
 
 
 @pytest.mark.parametrize("kind", [EXECUTIONS, CALLS])

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copyfile, copytree, ignore_patterns
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.fork import fork
 from metropolis.timeline import writer
+from metropolis.timeline.format import CALLS, EXECUTIONS, file_of
 from metropolis.timeline.reader import TimelineFollower, read_timeline
 from tests.runtime import killable
 from tests.runtime.purchases import leave
@@ -136,6 +137,19 @@ def test_commits_that_a_killed_process_did_not_record_are_restored_from_the_stor
     calls = [call for call in calls_kept(tmp_path) if call[0] >= recorded]
     assert [call for call in calls_in(found) if call[0] >= recorded] == calls
     assert result.steps == 20
+
+
+def test_a_run_in_a_store_continues_with_a_damaged_timeline(tmp_path: Path) -> None:
+    """The file of another kind stands for one with damaged metadata."""
+    whole = simulation(None, simulated=False).run(12)
+    steps = simulation(tmp_path, store="embedded", simulated=False).steps(12)
+    next(steps)
+    steps.close()
+    copyfile(
+        file_of(tmp_path / "timeline", CALLS, 0), file_of(tmp_path / "timeline", EXECUTIONS, 0)
+    )
+    result = simulation(tmp_path, resume=True, simulated=False).run(12)
+    assert result.history_sha256 == whole.history_sha256
 
 
 def test_a_branch_begins_with_the_timeline_of_its_origin(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from metropolis.runtime.live.setup import bodies
 from metropolis.timeline.reader import TimelineFollower
 from metropolis.timeline.writer import TimelineWriter
 from metropolis.trace.validate import validate_meta
-from metropolis.types import Position, Step
+from metropolis.types import MetropolisError, Position, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
@@ -139,7 +139,10 @@ class Recording:
         if self.directory is None or not self._configuration.timeline:
             return None
         assert self.directory.run is not None
-        earlier = None if is_rerun else TimelineFollower(self.directory.timeline).poll()
+        earlier = None
+        if not is_rerun:
+            with suppress(MetropolisError):  # it is damaged, and not needed to resume
+                earlier = TimelineFollower(self.directory.timeline).poll()
         self._timeline = TimelineWriter(
             self.directory.timeline,
             len(self._names),

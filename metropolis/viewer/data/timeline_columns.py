@@ -142,10 +142,7 @@ class TimelineColumns:
     @property
     def damage(self) -> str | None:
         """A sentence, if a file of it is damaged."""
-        damaged = self._follower.damaged()
-        if not damaged:
-            return None
-        return f"{damaged[0]}: is missing, incomplete or damaged; calls or times may be missing."
+        return self._follower.damage
 
     @property
     def counts(self) -> dict[str, int]:
@@ -180,24 +177,14 @@ class TimelineColumns:
         return {name: numbers for name, numbers in changed.items() if numbers}
 
     def _check(self, found: Timeline) -> None:
-        """Raise MetropolisError on rows that are not of this side, or too many to be kept."""
-        if found.meta.agents != self._agents:
-            raise MetropolisError(
-                f"{self._folder}: is of {found.meta.agents} agents, and the folder of "
-                f"{self._agents}; restore the timeline of this run"
-            )
+        """Raise MetropolisError if it is not of this side, or has too many steps to be kept."""
+        found.check_agents(self._agents, self._folder)
         for rows in (found.executions, found.calls):
-            steps = (int(rows.step.min(initial=0)), int(rows.step.max(initial=0)))
-            agents = (int(rows.agent.min(initial=0)), int(rows.agent.max(initial=0)))
-            if min(*steps, *agents) < 0 or agents[1] >= self._agents:
+            steps = int(rows.step.max(initial=0)) + 1
+            if steps * self._agents > ROWS_MAX:
                 raise MetropolisError(
-                    f"{self._folder}: has a row of step {steps[0]} and agent {agents[1]}; steps "
-                    f"are not negative, and agents 0 to {self._agents - 1}"
-                )
-            if (steps[1] + 1) * self._agents > ROWS_MAX:
-                raise MetropolisError(
-                    f"{self._folder}: has {steps[1] + 1} steps of {self._agents} agents; the "
-                    f"viewer shows up to {ROWS_MAX} agent-steps"
+                    f"{self._folder}: has {steps} steps of {self._agents} agents; the viewer "
+                    f"shows up to {ROWS_MAX} agent-steps"
                 )
 
     def _add_executions(self, new: Executions) -> set[int]:

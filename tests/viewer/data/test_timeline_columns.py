@@ -286,20 +286,12 @@ def test_a_run_that_continues_earlier_changes_all_chunks(tmp_path: Path) -> None
     assert found.steps == 7
 
 
-@pytest.mark.parametrize(
-    ("row", "sentence"),
-    [
-        ((0, 3), "agent 3; steps are not negative, and agents 0 to 2"),
-        ((-1, 0), "a row of step -1"),
-        ((2**30, 0), "the viewer shows up to"),
-    ],
-)
-def test_rows_that_cannot_be(tmp_path: Path, row: tuple[int, int], sentence: str) -> None:
-    rows = [(*row, 0.0, 1.0, 0.0, 0.0, -1, 0, 0)]
+def test_rows_that_cannot_be_kept(tmp_path: Path) -> None:
+    rows = [(2**30, 0, 0.0, 1.0, 0.0, 0.0, -1, 0, 0)]
     none = Calls(*_columns(Calls, []), FUNCTIONS, MODELS)
     meta = Meta(clock="real", run="r", agents=AGENTS, number=0)
     write_timeline(tmp_path, Timeline(meta, Executions(*_columns(Executions, rows)), none))
-    with pytest.raises(MetropolisError, match=sentence):
+    with pytest.raises(MetropolisError, match="the viewer shows up to"):
         TimelineColumns(tmp_path, AGENTS).refresh()
     with pytest.raises(MetropolisError, match="is of 3 agents, and the folder of 5"):
         TimelineColumns(tmp_path, 5).refresh()
