@@ -48,7 +48,7 @@ def write_object(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_object(path: Path, repair: str) -> dict[str, Any]:
     """Read what `write_object` wrote. Raises DamagedError; `repair` says how to repair damage."""
-    with open_regular(path, "r") as file:
+    with readable(path), open_regular(path, "r") as file:
         text = file.readall()
     fields = checked(text, _OBJECT, 0)
     if isinstance(fields, str):
@@ -99,6 +99,15 @@ def open_regular(path: Path, mode: str) -> FileIO:
         if mode != "r":
             raise UnwritableError(f"{path}: cannot be written: {error.strerror}") from error
         raise DamagedError(f"{path}: cannot be opened: {error.strerror}", RESTORE, path) from error
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Within this context, turn an OSError into a DamagedError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DamagedError(f"{path}: cannot be read: {error.strerror}", RESTORE, path) from error
 
 
 def reachable(path: Path) -> Path:

@@ -17,12 +17,12 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO, FileIO
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -32,6 +32,7 @@ from metropolis.durable import (
     checked,
     open_regular,
     reachable,
+    readable,
     reported,
     write_all,
     write_atomically,
@@ -42,6 +43,7 @@ LINE_MAX_BYTES = 1 << 30
 SEGMENT_BYTES = 1 << 20
 LEVEL = 5
 """Compression of documents: 22 % smaller than level 1 in twice its time (residents' minds)."""
+T = TypeVar("T")
 _NUMBER_MAX = 10**18
 _IS = b'"is":'
 _NUMBER = re.compile(rb'\{"line":([0-9]{1,18}),')
@@ -77,6 +79,14 @@ class Format:
         elif number < first:  # the lines between are missing, or the file is another run's
             repair = f"it begins with line {first}; restore the file"
         return DamagedError(f"{path}, line {number}: is damaged ({why})", repair, path)
+
+    def decoded(self, line: Line, decode: Callable[[bytes], T]) -> T:
+        """What `decode` makes of the line's content; DamagedError: it is of another form."""
+        try:
+            return decode(line.content)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            why = f"its content is not that of a {self.name}: {error}"
+            raise self.damaged(line.file, line.mark.lines + 1, why, line.first) from None
 
 
 class Mark(NamedTuple):
@@ -313,7 +323,11 @@ def _texts(path: Path, kind: Format, number: int) -> Iterator[tuple[Path, int, b
 
     The last line may be unfinished.
     """
-    with open_regular(path, "r") as raw, open(raw.fileno(), "rb", closefd=False) as newest:
+    with (
+        readable(path),
+        open_regular(path, "r") as raw,
+        open(raw.fileno(), "rb", closefd=False) as newest,
+    ):
         start = _first_number(raw)  # before the segments are listed: this file may become one
         segments = [part for part in _segments(path) if start is None or part[0] < start]
         following = 1

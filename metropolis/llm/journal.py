@@ -91,12 +91,9 @@ def _reaching(path: Path, lines: Iterable[Line], reaches: Mark | None) -> Iterat
 
 
 def _read(line: Line) -> _Line | _LostLine:
-    content = line.content
-    try:
-        return _decode_lost(content) if content.startswith(_LOST) else _decode(content)
-    except msgspec.DecodeError as error:
-        why = f"it is not an answer: {error}"
-        raise JOURNAL.damaged(line.file, line.mark.lines + 1, why, line.first) from None
+    if line.content.startswith(_LOST):
+        return JOURNAL.decoded(line, _decode_lost)
+    return JOURNAL.decoded(line, _decode)
 
 
 class Answers(Protocol):

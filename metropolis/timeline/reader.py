@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from metropolis.durable import readable
 from metropolis.timeline.columns import NONE, Calls, Executions, Timeline
 from metropolis.timeline.format import (
     CALLS,
@@ -59,7 +60,8 @@ class _File:
             raise MetropolisError(f"{self.path}: is not a file; it should be an Arrow stream")
         with self.path.open("rb") as file:
             file.seek(self.read_bytes)
-            content = pa.BufferReader(self._schema + file.read())
+            with readable(self.path):
+                content = pa.BufferReader(self._schema + file.read())
         before = self.read_bytes - len(self._schema)
         try:
             stream = pa.ipc.open_stream(content, options=_UNTHREADED)

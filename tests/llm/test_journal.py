@@ -66,7 +66,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with closing(LineFile(path, JOURNAL, "")) as file:
         file.cut(None)
         file.append([with_content(b'{"key":1}')])
-    with pytest.raises(MetropolisError, match=r"jsonl, line 2: is damaged .* is not an answer"):
+    with pytest.raises(MetropolisError, match=r"jsonl, line 2: is damaged .* content is not that"):
         Journal(path)
 
 

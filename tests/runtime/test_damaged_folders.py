@@ -7,6 +7,7 @@ a failure names the seed of its input.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import signal
@@ -23,11 +24,14 @@ import pytest
 
 import metropolis
 from metropolis.bench.recovery.damage import damage
+from metropolis.line_file import Format, LineFile
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
 from metropolis.llm.client import Client
+from metropolis.llm.journal import JOURNAL
+from metropolis.runtime.folder.calls_file import CALLS
 from metropolis.runtime.folder.comparison import compare
-from metropolis.runtime.folder.history import REPEAT_DIFFERS
+from metropolis.runtime.folder.history import HISTORY, REPEAT_DIFFERS
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import MetropolisError
@@ -255,6 +259,44 @@ def test_a_checkpoint_of_another_run_or_point_is_found_out(runs: Runs, tmp_path:
     shutil.copyfile(it / "checkpoints" / f"{min(steps_of(it))}.json.gz", newest)
     run = simulation(it, resume=True)
     assert "it is the checkpoint of step" in run.notes[0]
+
+
+@pytest.mark.parametrize("file", ["run.json", "history.jsonl", "calls.jsonl", "journal.jsonl"])
+def test_a_file_that_the_disk_does_not_return_is_named(
+    runs: Runs, tmp_path: Path, file: str
+) -> None:
+    it = copied(runs.folders[0], tmp_path)
+    (it / file).unlink()
+    (it / file).symlink_to("/proc/self/mem")  # its first byte cannot be read
+    with pytest.raises(MetropolisError, match=rf"{it / file}: cannot be read: Input/output error"):
+        fork(it, tmp_path / "branch", STEPS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (HISTORY, b'"calls":true,"is":{}'),
+        (HISTORY, b'"calls":1,"is":[]'),
+        (HISTORY, b'"calls":1,"is":{"step":0,"writes":[]}'),
+        (CALLS, b'"is":{}'),
+        (JOURNAL, b'"is":{}'),
+    ],
+)
+def test_lines_of_another_form_are_named(
+    runs: Runs, tmp_path: Path, kind: Format, content: bytes
+) -> None:
+    """Checksums detect no content that another program has written."""
+    it = copied(runs.folders[0], tmp_path)
+    path = it / f"{kind.name.removeprefix('metropolis ')}.jsonl"
+    path.unlink()
+    file = LineFile(path, kind, json.loads((it / "run.json").read_bytes())["run"])
+    file.cut(None)
+    file.append([content])
+    file.close()
+    shutil.rmtree(it / "checkpoints")
+    sentence = rf"{path}, line 2: is damaged \(its content is not that of a {kind.name}"
+    with pytest.raises(MetropolisError, match=sentence):
+        fork(it, tmp_path / "branch", 1)
 
 
 def steps_of(folder: Path) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from metropolis.durable import DamagedError
-from metropolis.line_file import Format, Mark, read_lines, with_content
+from metropolis.line_file import Format, Line, Mark, read_lines, with_content
 from metropolis.llm.call_log import CallRecord
 from metropolis.runtime.folder.continued_file import ContinuedFile
 from metropolis.runtime.folder.history import HISTORY
@@ -20,7 +20,7 @@ from metropolis.types import AgentId, MetropolisError, Step
 
 Call = tuple[Step, AgentId, CallRecord]
 CALLS = Format("metropolis calls", 1, HISTORY.repair)
-_decode = msgspec.json.Decoder(Call).decode
+_decoder = msgspec.json.Decoder(Call)
 
 
 @dataclass
@@ -75,7 +75,7 @@ class CallsFile(ContinuedFile):
         if path is not None:
             lines = self._lines()
             for line in islice(lines, keep):
-                self.tally.add(_decode(line.content)[2])
+                self.tally.add(_call_in(line)[2])
                 self._kept = line
             if self.tally.lines < keep:
                 raise too_few(path, self.tally.lines, keep)
@@ -98,16 +98,20 @@ def read_calls(path: Path, count: int, run: str | None = None) -> Iterator[tuple
     found = 0
     for line in islice(read_lines(path, CALLS, run), count):
         found += 1
-        yield line.mark, _decode(line.content)
+        yield line.mark, _call_in(line)
     if found < count:
         raise too_few(path, found, count)
 
 
 def calls_by_step(path: Path, run: str | None = None) -> Iterator[tuple[Step, list[Call]]]:
     """The calls by step, of steps that have any. Raises MetropolisError if they are damaged."""
-    calls = (_decode(line.content) for line in read_lines(path, CALLS, run))
+    calls = map(_call_in, read_lines(path, CALLS, run))
     for step, of in groupby(calls, key=lambda call: call[0]):
         yield step, list(of)
+
+
+def _call_in(line: Line) -> Call:
+    return CALLS.decoded(line, _decoder.decode)
 
 
 def too_few(path: Path, found: int, count: int) -> MetropolisError:

@@ -95,11 +95,10 @@ class _Written(msgspec.Struct):
 _written = msgspec.json.Decoder(_Written).decode
 
 
-def bodies_written(content: bytes) -> Iterator[tuple[str, Position]]:
+def bodies_written(content: bytes) -> list[tuple[str, Position]]:
     """The positions that a step's canonical line changes; much cheaper than `record_of`."""
-    for name, body in _written(content).writes.items():
-        if body is not None:
-            yield name, body.at
+    writes = _written(content).writes
+    return [(name, body.at) for name, body in writes.items() if body is not None]
 
 
 def read_history(
@@ -110,8 +109,8 @@ def read_history(
 
 
 def _history_line(line: Line) -> HistoryLine:
-    calls, _, content = line.fields.partition(b',"is":')
-    return HistoryLine(line, content, int(calls.removeprefix(_CALLS)))
+    calls, _, _ = line.fields.removeprefix(_CALLS).partition(b",")
+    return HISTORY.decoded(line, lambda content: HistoryLine(line, content, int(calls)))
 
 
 class HistoryWriter(ContinuedFile):

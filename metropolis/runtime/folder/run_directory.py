@@ -338,7 +338,7 @@ class RunDirectory:
     def records(self, steps: Step) -> Iterator[StepRecord]:
         """The first `steps` steps, or as many as the history contains."""
         for line in islice(read_history(self.history, self.run), steps):
-            yield record_of(line.content)
+            yield HISTORY.decoded(line.line, record_of)
 
     def steps_from(
         self, first: Step, beginning: Float32, names: Sequence[str]
@@ -356,6 +356,6 @@ class RunDirectory:
                 of = next(calls, None)
             if step >= first:
                 yield at.copy(), of[1] if of is not None and of[0] == step else []
-            for name, position in bodies_written(line.content):
+            for name, position in HISTORY.decoded(line.line, bodies_written):
                 if name in ids:
                     at[ids[name]] = position
