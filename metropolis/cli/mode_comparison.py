@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from metropolis.cli.run_options import RunOptions
 from metropolis.progress import progress_bar
@@ -40,13 +42,26 @@ def compared(
     written = RunDirectory(folder).trace
     try:
         if is_whole and trace.dependencies is None and written.exists():
-            trace = read_trace(written)  # the trace of a finished run has dependencies
+            trace = _with_dependencies(trace, written)  # those of a finished run
         return _compare(trace, world, options, quiet=quiet), None
     except MetropolisError as error:
         return [], (
             f"There is no comparison of the modes: {error}. `metropolis replay {written} --profile "
             "NAME` makes one on other instances."
         )
+
+
+def _with_dependencies(trace: Trace, written: Path) -> Trace:
+    found = read_trace(written)
+    pairs = [(trace.positions, found.positions)]
+    for name in ("step", "agent", "prompt_tokens", "output_tokens"):
+        pairs.append((getattr(trace.calls, name), getattr(found.calls, name)))
+    if not all(np.array_equal(*pair) for pair in pairs):
+        raise MetropolisError(
+            f"{written}: is not the trace of this run; remove it, and `metropolis resume` writes "
+            "it again"
+        )
+    return replace(trace, dependencies=found.dependencies)
 
 
 def _compare(trace: Trace, world: World, options: RunOptions, *, quiet: bool) -> Sequence[Compared]:

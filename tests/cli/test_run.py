@@ -300,6 +300,16 @@ def test_a_run_whose_modes_cannot_be_compared_has_ended_well(run: Command) -> No
     assert ended["no_comparison"].startswith("There is no comparison")
 
 
+def test_a_trace_of_another_run_is_not_compared(run: Command) -> None:
+    for seed in ("1", "2"):
+        assert run("minimal", "--steps", "30", "--quiet", "--seed", seed, "--out", seed)[0] == 0
+    assert summary(run, "--resume", "1", "--quiet")["comparison"]
+    Path("1/trace.parquet").write_bytes(Path("2/trace.parquet").read_bytes())
+    told = summary(run, "--resume", "1", "--quiet")
+    assert told["comparison"] == []
+    assert "1/trace.parquet: is not the trace of this run; remove it" in told["no_comparison"]
+
+
 def test_a_profile_is_refused_before_the_run(run: Command) -> None:
     told = run("minimal", "--llm", "http://127.0.0.1:1", "--profile", "llama-3-8b/l5").refusal
     assert "llama-3-8b/l4" in told
