@@ -72,7 +72,7 @@ class GenAgentExport:
     def __init__(self, folder: Path) -> None:
         self._folder, self._directory = folder, RunDirectory(folder)
         self._directory.read()
-        self._view, self._meta = read_view(folder)
+        self._view, self._meta = read_view(folder, self._directory.run)
         if self._meta.map is None:
             raise MetropolisError(
                 f"{folder}: is a run without a grid map; the viewer of Generative Agents shows "

@@ -23,7 +23,8 @@ def lanes_of(folder: Path) -> list[Lane]:
             "`metropolis replay --record` wrote"
         )
     if not (folder / INDEX).exists():
-        return [_lane("", folder, read_timeline(folder), read_view(folder)[1].agents)]
+        timeline = read_timeline(folder)
+        return [_lane("", folder, timeline, read_view(folder, timeline.meta.run)[1].agents)]
     modes = read_recorded_replay(folder).lanes
     names = read_meta(folder / IN_RUN).agents
     return [

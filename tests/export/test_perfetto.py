@@ -273,7 +273,7 @@ def test_the_command_writes_runs_and_says_what_is_wrong(
 
 
 def test_damage_is_told(metropolis: Command, tmp_path: Path) -> None:
-    folder, other = tmp_path / "run", tmp_path / "other"
+    folder = tmp_path / "run"
     simulation(folder).run(STEPS)
     assert "warning" not in metropolis("export", "perfetto", folder).err
     path = file_of(folder / "timeline", EXECUTIONS, 0)
@@ -282,11 +282,19 @@ def test_damage_is_told(metropolis: Command, tmp_path: Path) -> None:
     ended = metropolis("export", "perfetto", folder)
     assert ended.result
     assert f"warning: {path}: is missing, incomplete or damaged" in ended.err
-    path.write_bytes(whole)
-    metropolis("run", "minimal", "--agents", "2", "--steps", "2", "--quiet", "--out", other)
+
+
+def test_files_of_another_run_are_refused(metropolis: Command, tmp_path: Path) -> None:
+    folder, other, replayed = (tmp_path / name for name in ("run", "other", "replayed"))
+    for seed, out in enumerate((folder, other)):
+        simulation(out, seed=seed).run(STEPS)
     copyfile(other / "view.json", folder / "view.json")
     refusal = metropolis("export", "perfetto", folder).refusal
-    assert "and the folder of 2; restore the timeline of this run" in refusal
+    assert f"{folder}/view.json: is of another run than the other files" in refusal
+    assert metropolis("replay", other, "--modes", "lockstep", "--record", replayed).result
+    write_trace(small_trace(5, agents=4, steps=6, edge=6, radius=2), replayed / "trace.parquet")
+    refusal = metropolis("export", "perfetto", replayed).refusal
+    assert "is of 5 agents, and the folder of 4; restore the timeline of this run" in refusal
 
 
 def test_a_step_far_away_takes_no_memory() -> None:

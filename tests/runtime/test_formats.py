@@ -19,7 +19,11 @@ from metropolis.types import MetropolisError
     ("name", "read", "known"),
     [
         ("run.json", lambda folder: RunDirectory(folder).read(), "metropolis-run, version 2: run"),
-        ("view.json", read_view, "metropolis-view, version 1: `metropolis resume`"),
+        (
+            "view.json",
+            lambda folder: read_view(folder, None),
+            "metropolis-view, version 1: `metropolis resume`",
+        ),
         ("replay.json", read_recorded_replay, "metropolis-replay, version 1: record the replay"),
     ],
 )

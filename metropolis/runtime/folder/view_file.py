@@ -32,6 +32,8 @@ REPAIR = "`metropolis resume` writes it again"
 class ViewFile(msgspec.Struct, frozen=True, kw_only=True):
     """The content of view.json, without its trace metadata."""
 
+    run: str
+    """The id in run.json."""
     mode: str
     simulated: bool
     """Whether times are virtual."""
@@ -50,6 +52,7 @@ def write_view(
     names: Sequence[str],
     initial: Sequence[Entity],
     *,
+    run: str,
     mode: str,
     simulated: bool,
     target: Step,
@@ -58,6 +61,7 @@ def write_view(
     by_name = {entity.name: entity for entity in initial}
     bodies = [by_name[name] for name in names]
     content = ViewFile(
+        run=run,
         mode=mode,
         simulated=simulated,
         target=target,
@@ -71,8 +75,11 @@ def write_view(
     write_object(folder / VIEW, whole)
 
 
-def read_view(folder: Path) -> tuple[ViewFile, TraceMeta]:
-    """Read the file. Raises MetropolisError if it is missing, damaged or of another format."""
+def read_view(folder: Path, run: str | None) -> tuple[ViewFile, TraceMeta]:
+    """Read the file of `run`.
+
+    Raises MetropolisError if it is missing, damaged, of another format or of another run.
+    """
     path = folder / VIEW
     if not path.exists():
         raise MetropolisError(
@@ -84,6 +91,8 @@ def read_view(folder: Path) -> tuple[ViewFile, TraceMeta]:
         content = msgspec.convert(found, ViewFile)
     except ValueError as error:
         raise MetropolisError(f"{path}: {error}; {REPAIR}") from None
+    if content.run != run:
+        raise MetropolisError(f"{path}: is of another run than the other files; {REPAIR}")
     check_appearance(content.appearance, f"{path}")
     meta = meta_from_json(json.dumps(found.get("trace")), path)
     validate_meta(meta, f"{path}")

@@ -118,11 +118,13 @@ class Recording:
         if self.directory is not None:
             seed, about = self._configuration.seed, self._configuration.about or {}
             self.directory.describe(self._world.name, seed, about)
+            assert self.directory.run is not None
             write_view(
                 self.directory.root,
                 self._world,
                 self._names,
                 initial,
+                run=self.directory.run,
                 mode=self._configuration.mode,
                 simulated=simulated,
                 target=target,

@@ -42,7 +42,7 @@ def open_run(folder: Path) -> Side:
     """The run in `folder`. Raises MetropolisError if there is none, or its files are damaged."""
     directory = RunDirectory(folder)
     about = directory.read()["about"]
-    view, meta = read_view(folder)
+    view, meta = read_view(folder, directory.run)
     steps = HistorySteps(directory.history, directory.run, view, meta, edited_entities(directory))
     return Side(
         {

@@ -43,6 +43,7 @@ def worlds(draw: st.DrawFn) -> tuple[ViewFile, TraceMeta, list[StepRecord]]:
         },
     )
     view = ViewFile(
+        run="",
         mode="lockstep",
         simulated=True,
         target=9,

@@ -100,6 +100,7 @@ def test_a_run_that_resumes_repeats_its_last_steps(
 def _three_steps() -> Case:
     meta = TraceMeta("w", ("a",), 1.0, 1.0)
     view = ViewFile(
+        run="",
         mode="lockstep",
         simulated=True,
         target=3,
