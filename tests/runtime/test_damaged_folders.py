@@ -299,6 +299,14 @@ def test_lines_of_another_form_are_named(
         fork(it, tmp_path / "branch", 1)
 
 
+def test_a_history_of_another_run_is_not_compared(runs: Runs, tmp_path: Path) -> None:
+    it = copied(runs.folders[0], tmp_path)
+    shutil.copyfile(runs.other / "history.jsonl", it / "history.jsonl")
+    for pair in ((it, runs.other), (runs.other, it)):
+        with pytest.raises(MetropolisError, match=rf"{it}/history.jsonl: belongs to run "):
+            compare(*pair)
+
+
 def steps_of(folder: Path) -> list[int]:
     return [int(path.name.removesuffix(".json.gz")) for path in (folder / "checkpoints").iterdir()]
 

@@ -53,6 +53,8 @@ def compare(run: str | Path, other: str | Path) -> Comparison:
     """
     check_same_world(run, other)
     folders = [RunDirectory(Path(path)) for path in (run, other)]
+    for folder in folders:
+        folder.read()  # files of another run are refused
     steps = min(folder.recorded_steps for folder in folders)
     differing, since, how = 0, dict[str, Step](), dict[str, str]()
     both = zip(*(folder.records(steps) for folder in folders), strict=True)
