@@ -15,7 +15,6 @@ from metropolis.llm.journal import Key
 from metropolis.store import commands
 from metropolis.store.base import Acknowledged, AsyncStore, Store
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
-from metropolis.store.commands import new_call_number
 from metropolis.store.encoding import EncodedCommit
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.pipelined_connection import PipelinedConnection
@@ -69,7 +68,7 @@ class AsyncRedisStore(AsyncStore):
         self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
     ) -> list[Claim]:
         """See Store."""
-        number = self._unanswered.setdefault(worker, new_call_number())
+        number = self._unanswered.setdefault(worker, commands.new_call_number())
         asked = worker, lease_s, wait_s, 0, most, own, number
         found = await self._do(commands.claims(self._redis.prefix, *asked))
         self._unanswered.pop(worker, None)

@@ -117,10 +117,8 @@ class StoredAnswers(JournalFront):
             return
         try:
             self._sync_store.give_back(claim)
-        except StoreUnavailableError:
-            self._is_away = True
-        except StoreError:
-            pass
+        except StoreError as error:
+            self._is_away = isinstance(error, StoreUnavailableError)
 
     async def end(self) -> None:
         """Let pending answers arrive, if the store responds; then close the connections."""

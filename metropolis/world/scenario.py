@@ -46,10 +46,10 @@ def told(scenario: Scenario, record: StepRecord) -> Sequence[str]:
     try:
         returned: Any = scenario.story(record)
         is_list = isinstance(returned, Iterable) and not isinstance(returned, str)
-        sentences: list[Any] = list(returned) if is_list else [None]
+        sentences = list(returned) if is_list else None
     except (Exception, SystemExit) as error:
         raise MetropolisError(describe_error(error, None)) from error
-    if all(isinstance(one, str) for one in sentences):
+    if sentences is not None and all(isinstance(one, str) for one in sentences):
         return sentences
     raise MetropolisError(
         f"the scenario's story returned {cut(returned)}; it should return a list of sentences"

@@ -20,7 +20,7 @@ from metropolis.types import AgentId, MetropolisError, Step
 
 Call = tuple[Step, AgentId, CallRecord]
 CALLS = Format("metropolis calls", 1, HISTORY.repair)
-_decoder = msgspec.json.Decoder(Call)
+_decode = msgspec.json.Decoder(Call).decode
 
 
 @dataclass
@@ -111,7 +111,7 @@ def calls_by_step(path: Path, run: str | None = None) -> Iterator[tuple[Step, li
 
 
 def _call_in(line: Line) -> Call:
-    return CALLS.decoded(line, _decoder.decode)
+    return CALLS.decoded(line, _decode)
 
 
 def too_few(path: Path, found: int, count: int) -> MetropolisError:
